@@ -1,0 +1,5 @@
+"""`python -m steptally`."""
+
+from steptally.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""One file a verb: read arguments, compose the packages, render."""

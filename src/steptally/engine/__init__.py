@@ -1,0 +1,1 @@
+"""Real Megatron-Core, made runnable on whatever device there is."""

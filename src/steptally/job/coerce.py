@@ -1,0 +1,147 @@
+"""Turn what a file or command line holds into the type that a setting has."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from functools import cache
+from typing import Any
+
+from steptally.errors import InputError
+from steptally.job.architecture import Architecture
+from steptally.job.cluster import Cluster
+from steptally.job.layout import Layout
+from steptally.job.recipe import Recipe
+
+PARTS = (Architecture, Layout, Recipe, Cluster)
+WORDS_FOR_TRUE = {"true", "yes", "on", "1"}
+WORDS_FOR_FALSE = {"false", "no", "off", "0"}
+WORDS_FOR_NONE = {"none", "null", "~", ""}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of a job: its name, the part that holds it, its type and allowed values."""
+
+    name: str
+    part: type
+    types: tuple[Any, ...]
+    choices: tuple[str, ...]
+
+
+@cache
+def settings() -> dict[str, Setting]:
+    """Every setting that a job has, by Megatron's name."""
+    found = {}
+    for part in PARTS:
+        hints = typing.get_type_hints(part)
+        for field in dataclasses.fields(part):
+            hint = hints[field.name]
+            union = isinstance(hint, types.UnionType)
+            found[field.name] = Setting(
+                name=field.name,
+                part=part,
+                types=typing.get_args(hint) if union else (hint,),
+                choices=tuple(field.metadata.get("choices", ())),
+            )
+    return found
+
+
+def coerce(setting: Setting, value: object) -> object:
+    """Return `value` as the setting's type; raise `InputError` with the rule where it is not.
+
+    >>> coerce(settings()["hidden_size"], "4_096")
+    4096
+    """
+    if value is None or (isinstance(value, str) and value.strip().lower() in WORDS_FOR_NONE):
+        if types.NoneType in setting.types:
+            return None
+        if "none" not in setting.choices:
+            raise _wrong(setting, value)
+    for wanted in setting.types:
+        converted = _as(wanted, value)
+        if converted is not None:
+            return _checked_choice(setting, converted)
+    raise _wrong(setting, value)
+
+
+def _as(wanted: Any, value: object) -> object | None:
+    """Convert to one type; None where the value does not have that form."""
+    if wanted is bool:
+        return _as_bool(value)
+    if wanted is int:
+        return _as_int(value)
+    if wanted is float:
+        return _as_float(value)
+    if wanted is str:
+        return value.strip() if isinstance(value, str) else str(value)
+    if typing.get_origin(wanted) is tuple:
+        return _as_tuple(typing.get_args(wanted)[0], value)
+    return None
+
+
+def _as_bool(value: object) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in WORDS_FOR_TRUE:
+        return True
+    return False if word in WORDS_FOR_FALSE else None
+
+
+def _as_int(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return None
+
+
+def _as_float(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(str(value).strip())
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None  # drops nan and inf alike
+
+
+def _as_tuple(element: Any, value: object) -> tuple[object, ...] | None:
+    if isinstance(value, str):
+        value = value.strip("()[] ").replace(",", " ").split()
+    if not isinstance(value, list | tuple):
+        return None
+    items = tuple(_as(element, item) for item in value)
+    return None if not items or None in items else items
+
+
+def _checked_choice(setting: Setting, value: object) -> object:
+    if not setting.choices or value in setting.choices:
+        return value
+    raise InputError(
+        f"{setting.name} is {value!r}: it must be one of {', '.join(map(repr, setting.choices))}."
+    )
+
+
+def _wrong(setting: Setting, value: object) -> InputError:
+    if setting.choices:
+        expected = f"one of {', '.join(map(repr, setting.choices))}"
+    else:
+        expected = " or ".join(_type_name(wanted) for wanted in setting.types)
+    return InputError(f"{setting.name} is {value!r}: it must be {expected}.")
+
+
+def _type_name(wanted: Any) -> str:
+    names = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "a word",
+        types.NoneType: "none",
+    }
+    return names.get(wanted, "a list")

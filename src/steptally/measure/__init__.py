@@ -1,0 +1,1 @@
+"""Fills a tally from what a real run left behind."""

@@ -1,0 +1,1 @@
+"""Closed forms over a job: needs neither torch nor polars."""

@@ -1,0 +1,1 @@
+"""Renders a tally for a terminal or as one HTML file; computes nothing."""

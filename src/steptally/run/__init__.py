@@ -1,0 +1,1 @@
+"""Launches real training ranks and records them."""

@@ -1,0 +1,31 @@
+"""THE RESULT: figures with basis, unit and convention, and accounts of typed rows."""
+
+from steptally.tally.figure import Figure
+from steptally.tally.rows import (
+    FlopsRow,
+    GemmRow,
+    GroupTime,
+    MemoryRow,
+    ParametersRow,
+    Row,
+    StepRow,
+    TimeRow,
+    TrafficRow,
+)
+from steptally.tally.tally import SCHEMA, Tally, tally_from_json
+
+__all__ = [
+    "SCHEMA",
+    "Figure",
+    "FlopsRow",
+    "GemmRow",
+    "GroupTime",
+    "MemoryRow",
+    "ParametersRow",
+    "Row",
+    "StepRow",
+    "Tally",
+    "TimeRow",
+    "TrafficRow",
+    "tally_from_json",
+]

@@ -1,0 +1,143 @@
+"""The typed rows of each account. Units live in the names; times are integer nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PHASES = ("forward", "backward", "recompute")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopsRow:
+    """FLOPs of one term of the model in one phase, for one optimizer step over all ranks.
+
+    `useful` is what the mathematics needs under the tally's convention, `executed` what the
+    hardware is asked to do. Both are exact integers.
+    """
+
+    name: str
+    phase: str
+    useful: int
+    executed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParametersRow:
+    """Parameters of one kind of tensor, over the whole model; `active` is what one token uses."""
+
+    name: str
+    count: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmRow:
+    """One shape of matrix product, C[m,n] = A[m,k] · B[k,n], `batch` of them a call.
+
+    `calls` and `flops` are per step of one rank (`rank` is None where ranks are summed), `bytes`
+    counts each operand and the result once a call; `waves` and `bound` are None without a device.
+    """
+
+    name: str
+    phase: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    calls: int
+    flops: int
+    bytes: int | None = None
+    waves: float | None = None
+    bound: str | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRow:
+    """One kind of collective in one process group, as one rank sees it.
+
+    `bytes_per_call` is the size of the full tensor that the collective leaves or reduces (not
+    bytes on the wire); `scope` is `intra-node`, `inter-node` or None where it is not known.
+    """
+
+    group: str
+    group_size: int
+    collective: str
+    phase: str
+    calls_per_step: int
+    bytes_per_call: int
+    rank: int | None = None
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """Bytes of one kind on one rank; `lifetime` says when they live."""
+
+    rank: int
+    lifetime: str
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTime:
+    """Communication of one process group inside one rank's step.
+
+    `exposed_ns` = union(group) − union(group) ∩ union(compute). Groups may run at the same time,
+    so their exposed times can add to more than the rank's; `exposed_alone_ns` is the part in which
+    no other group communicates, and those do add up (with `shared` time) to the rank's.
+    """
+
+    group: str
+    instances: int
+    communication_ns: int
+    overlap_ns: int
+    exposed_ns: int
+    exposed_alone_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRow:
+    """Where one rank's traced step went: span = compute + exposed + copies-only + idle.
+
+    span: first start to last end; busy: union of all intervals; idle = span − busy; all in ns.
+    """
+
+    rank: int
+    step: int
+    span_ns: int
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    overlap_ns: int
+    exposed_ns: int
+    idle_ns: int
+    groups: tuple[GroupTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One optimizer step as one rank saw it; `loss` is None on ranks that do not compute it."""
+
+    step: int
+    rank: int
+    duration_ns: int
+    tokens: int
+    traced: bool
+    warmup: bool
+    loss: float | None = None
+    grad_norm: float | None = None
+
+
+ROW_TYPES: dict[str, type] = {
+    "flops": FlopsRow,
+    "parameters": ParametersRow,
+    "gemms": GemmRow,
+    "traffic": TrafficRow,
+    "memory": MemoryRow,
+    "time": TimeRow,
+    "steps": StepRow,
+}
+
+Row = FlopsRow | ParametersRow | GemmRow | TrafficRow | MemoryRow | TimeRow | StepRow

@@ -1,0 +1,1 @@
+"""Reads recordings into one columnar schema (polars); knows the run directory."""
