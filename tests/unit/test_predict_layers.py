@@ -1,11 +1,10 @@
-"""What each layer is made of, and which stage holds it."""
+"""What each layer is made of."""
 
 import pytest
 
 from steptally.errors import InputError
 from steptally.job import job_from_settings
 from steptally.predict.layers import layer_kinds, mtp_layer_kinds
-from steptally.predict.stages import chunks
 
 SMALL = {
     "num_layers": 6,
@@ -60,44 +59,3 @@ def test_mtp_layers_are_apart_and_like_the_last_layer():
 def test_a_pattern_that_does_not_fit_is_refused(settings, words):
     with pytest.raises(InputError, match=words):
         layer_kinds(job(**settings))
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, [2, 2, 2]),
-        ({"decoder_first_pipeline_num_layers": 4}, [4, 1, 1]),
-        ({"decoder_last_pipeline_num_layers": 4}, [1, 1, 4]),
-        (
-            {
-                "num_layers": 7,
-                "account_for_embedding_in_pipeline_split": True,
-                "account_for_loss_in_pipeline_split": True,
-            },
-            [2, 3, 2],
-        ),
-        ({"pipeline_model_parallel_layout": "E|t*5|tL"}, [0, 5, 1]),
-    ],
-)
-def test_stages_hold_the_layers_that_megatron_gives_them(settings, expected):
-    # get_num_layers_to_build of megatron-core 0.16.1 for each of these.
-    held = chunks(job(pipeline_model_parallel_size=3, **settings))
-    assert [len(chunk.layers) for chunk in held] == expected
-    assert [index for chunk in held for index in chunk.layers] == list(range(sum(expected)))
-    assert [chunk.embedding for chunk in held] == [True, False, False]
-    assert [chunk.loss for chunk in held] == [False, False, True]
-
-
-def test_interleaved_chunks_go_round_the_stages():
-    # Megatron-Core's own example: 8 layers, 2 stages, 2 chunks: stage 0 [0, 1] [4, 5].
-    held = chunks(
-        job(num_layers=8, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
-    )
-    first = [list(chunk.layers) for chunk in held if chunk.stage == 0]
-    assert first == [[0, 1], [4, 5]]
-
-
-def test_a_stated_layout_that_does_not_hold_the_model_is_refused():
-    stated = job(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*3|ttL")
-    with pytest.raises(InputError, match="holds 5 t: num_layers is 6"):
-        chunks(stated)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from steptally.errors import InputError
 from steptally.job import Job
 from steptally.predict.layers import LayerKind, count_layer_kinds, layer_kinds, mtp_layer_kinds
-from steptally.predict.stages import chunks
+from steptally.predict.stages import model_chunks
 
 
 def recomputed_modules(job: Job) -> frozenset[str]:
@@ -41,7 +41,7 @@ def recomputed_layers(job: Job) -> Mapping[LayerKind, int]:
     kinds = layer_kinds(job)
     return Counter(
         kinds[index]
-        for chunk in chunks(job)
+        for chunk in model_chunks(job)
         for index in chunk.layers[: layout.recompute_num_layers]
     )
 

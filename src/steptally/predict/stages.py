@@ -1,151 +1,151 @@
-"""Which layers each pipeline stage and virtual stage holds, as Megatron-Core splits them.
+"""Which decoder layers, embedding, MTP depths and LM head each pipeline stage holds.
 
-Source: `get_num_layers_to_build`, `get_transformer_layer_offset` and
-`PipelineParallelLayerLayout` of megatron-core 0.16.1.
+A *chunk* is what one virtual stage of one pipeline rank builds. Sources, all in megatron-core
+0.16.1: `get_num_layers_to_build` (transformer/transformer_block.py), `get_transformer_layer_offset`
+(transformer/transformer_layer.py), `mtp_on_this_rank` (transformer/multi_token_prediction.py).
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from steptally.errors import InputError
-from steptally.job import Job
+from steptally.job.job import Job
+from steptally.predict.pipeline_layout import LayoutStage, parse_pipeline_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """The part of the model that one pipeline stage holds in one virtual stage.
+    """The model part of one pipeline rank `pp` and virtual stage `vpp`, both from 0.
 
-    `layers` are indices of decoder layers from 0; `mtp_layers` counts MTP modules.
+    `layers` are decoder layer numbers from 0 over the whole model. `embedding`: token embedding at
+    the input (`pre_process`). `mtp_layers`: multi-token-prediction depths built here, which bring a
+    copy of the embedding. `head`: LM head and loss (`post_process`). `final_norm`: the norm after
+    the last decoder layer, which with MTP stands in the chunk of that layer, else at the head.
     """
 
-    stage: int
-    virtual_stage: int
+    pp: int
+    vpp: int
     layers: range
     embedding: bool
-    loss: bool
-    mtp_layers: int = 0
+    mtp_layers: int
+    head: bool
+    final_norm: bool
+
+    @property
+    def embedding_table(self) -> bool:
+        """Whether the chunk holds the word embedding's weight: for its input or for MTP."""
+        return self.embedding or self.mtp_layers > 0
 
 
-def chunks(job: Job) -> tuple[Chunk, ...]:
-    """Every chunk, in the order in which a micro-batch visits them.
+def model_chunks(job: Job) -> tuple[Chunk, ...]:
+    """Every chunk of the model in the order in which a micro-batch passes through them.
 
-    Raises `InputError` for a `pipeline_model_parallel_layout` that does not fit the model.
+    That order is virtual stage by virtual stage, each over all pipeline ranks. Raises `InputError`
+    for a `pipeline_model_parallel_layout` or an uneven split that Megatron-Core would refuse.
 
     >>> from steptally.job import job_from_settings
-    >>> job = job_from_settings(
-    ...     {"num_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32,
-    ...      "vocab_size": 128, "pipeline_model_parallel_size": 2,
-    ...      "virtual_pipeline_model_parallel_size": 2})
-    >>> [(chunk.stage, list(chunk.layers)) for chunk in chunks(job)]
-    [(0, [0, 1]), (1, [2, 3]), (0, [4, 5]), (1, [6, 7])]
+    >>> job = job_from_settings({"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
+    ...     "seq_length": 32, "vocab_size": 128, "pipeline_model_parallel_size": 2})
+    >>> [chunk.layers for chunk in model_chunks(job)]
+    [range(0, 2), range(2, 4)]
     """
-    if job.layout.pipeline_model_parallel_layout:
-        return _stated_chunks(job)
-    stages = job.layout.pipeline_model_parallel_size
-    virtual_stages = job.layout.virtual_pipeline_model_parallel_size or 1
-    last = (stages - 1, virtual_stages - 1)
-    found = []
-    first_layer = 0
-    for virtual_stage in range(virtual_stages):
-        for stage in range(stages):
-            count = _layers_in_chunk(job, stage, virtual_stage, virtual_stages)
-            is_last = (stage, virtual_stage) == last
-            found.append(
-                Chunk(
-                    stage=stage,
-                    virtual_stage=virtual_stage,
-                    layers=range(first_layer, first_layer + count),
-                    embedding=stage == virtual_stage == 0,
-                    loss=is_last,
-                    mtp_layers=(job.architecture.mtp_num_layers or 0) if is_last else 0,
-                )
-            )
-            first_layer += count
-    return tuple(found)
-
-
-def _layers_in_chunk(job: Job, stage: int, virtual_stage: int, virtual_stages: int) -> int:
-    layout = job.layout
-    stages = layout.pipeline_model_parallel_size
-    first = layout.decoder_first_pipeline_num_layers
-    last = layout.decoder_last_pipeline_num_layers
-    if stage == 0 and first is not None:
-        return first // virtual_stages
-    if stage == stages - 1 and last is not None:
-        return last // virtual_stages
-    embedding = layout.account_for_embedding_in_pipeline_split
-    loss = layout.account_for_loss_in_pipeline_split
-    left = job.architecture.num_layers - (first or 0) - (last or 0) + embedding + loss
-    middle_stages = stages - (first is not None) - (last is not None)
-    count = left // middle_stages // virtual_stages
-    if embedding and stage == virtual_stage == 0:
-        count -= 1
-    if loss and (stage, virtual_stage) == (stages - 1, virtual_stages - 1):
-        count -= 1
-    return count
-
-
-def _stated_chunks(job: Job) -> tuple[Chunk, ...]:
-    """Chunks of a `pipeline_model_parallel_layout`, as `Ettt|(tt|)*6,mL`."""
-    text = job.layout.pipeline_model_parallel_layout or ""
-    parts = expand_pipeline_layout(text).split("|")
-    stages = job.layout.pipeline_model_parallel_size
-    _check_stated_chunks(job, text, parts)
-    found = []
-    first_layer = 0
-    for position, part in enumerate(parts):
-        count = part.count("t")
-        found.append(
+    stages = _stages(job)
+    last_layer = job.architecture.num_layers - 1
+    chunks, first = [], 0
+    for index, stage in enumerate(stages):
+        layers = range(first, first + stage.decoder_layers)
+        first = layers.stop
+        head = index == len(stages) - 1
+        chunks.append(
             Chunk(
-                stage=position % stages,
-                virtual_stage=position // stages,
-                layers=range(first_layer, first_layer + count),
-                embedding="E" in part,
-                loss="L" in part,
-                mtp_layers=part.count("m"),
+                pp=index % job.layout.pipeline_model_parallel_size,
+                vpp=index // job.layout.pipeline_model_parallel_size,
+                layers=layers,
+                embedding=index == 0,
+                mtp_layers=stage.mtp_layers,
+                head=head,
+                final_norm=last_layer in layers if job.architecture.mtp_num_layers else head,
             )
         )
-        first_layer += count
-    return tuple(found)
+    return tuple(chunks)
 
 
-def expand_pipeline_layout(text: str) -> str:
-    """Write out the repetitions of a layout; commas are only for the eye.
-
-    >>> expand_pipeline_layout("Et*2|(t|)*2,mL")
-    'Ett|t|t|mL'
-    """
-    expanded = text.replace(",", "").replace(" ", "")
-    for repetition in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        expanded = re.sub(repetition, lambda found: found[1] * int(found[2]), expanded)
-    return expanded
+def chunks_of_stage(job: Job, pp: int) -> tuple[Chunk, ...]:
+    """The chunks of pipeline rank `pp`, by virtual stage."""
+    return tuple(chunk for chunk in model_chunks(job) if chunk.pp == pp)
 
 
-def _check_stated_chunks(job: Job, text: str, parts: list[str]) -> None:
-    name = f"pipeline_model_parallel_layout {text!r}"
-    stages = job.layout.pipeline_model_parallel_size
-    letters = "".join(parts)
-    unknown = sorted(set(letters) - set("EtmL"))
-    if unknown:
-        raise InputError(
-            f"{name} holds {unknown[0]!r}: its letters are E (embedding), t (layer), m (MTP) and "
-            f"L (loss)."
+def virtual_stages(job: Job) -> int:
+    """Chunks of each pipeline rank: as stated, or as `pipeline_model_parallel_layout` implies."""
+    return len(_stages(job)) // job.layout.pipeline_model_parallel_size
+
+
+def _stages(job: Job) -> tuple[LayoutStage, ...]:
+    """What every chunk holds, in the order of model depth."""
+    layout, mtp_layers = job.layout, job.architecture.mtp_num_layers or 0
+    _one_way_of_splitting(job)
+    if layout.pipeline_model_parallel_layout is not None:
+        return parse_pipeline_layout(
+            layout.pipeline_model_parallel_layout,
+            pipeline_size=layout.pipeline_model_parallel_size,
+            virtual_size=layout.virtual_pipeline_model_parallel_size,
+            num_layers=job.architecture.num_layers,
+            mtp_layers=mtp_layers,
         )
-    if len(parts) % stages:
-        raise InputError(
-            f"{name} has {len(parts)} parts: they must be a multiple of "
-            f"pipeline_model_parallel_size {stages}."
+    pipeline_size = layout.pipeline_model_parallel_size
+    virtual_size = layout.virtual_pipeline_model_parallel_size or 1
+    stages = pipeline_size * virtual_size
+    return tuple(
+        LayoutStage(
+            decoder_layers=_decoder_layers(job, index % pipeline_size)
+            - (layout.account_for_embedding_in_pipeline_split and index == 0)
+            - (layout.account_for_loss_in_pipeline_split and index == stages - 1),
+            mtp_layers=mtp_layers if index == stages - 1 else 0,
         )
-    for letter, wanted, what in (
-        ("t", job.architecture.num_layers, "num_layers"),
-        ("m", job.architecture.mtp_num_layers or 0, "mtp_num_layers"),
-        ("E", 1, "the number of embeddings"),
-        ("L", 1, "the number of losses"),
-    ):
-        if letters.count(letter) != wanted:
-            raise InputError(
-                f"{name} holds {letters.count(letter)} {letter}: {what} is {wanted}, and each "
-                f"must be placed once."
-            )
+        for index in range(stages)
+    )
+
+
+def _decoder_layers(job: Job, pp: int) -> int:
+    """Layers of one chunk of rank `pp`, before an embedding or loss counted as a layer is taken."""
+    layout = job.layout
+    virtual_size = layout.virtual_pipeline_model_parallel_size or 1
+    first, last = layout.decoder_first_pipeline_num_layers, layout.decoder_last_pipeline_num_layers
+    stages = layout.pipeline_model_parallel_size
+    if pp == stages - 1 and last is not None:
+        layers = last
+    elif pp == 0 and first is not None:
+        layers = first
+    else:
+        counted = int(layout.account_for_embedding_in_pipeline_split)
+        counted += layout.account_for_loss_in_pipeline_split
+        left = job.architecture.num_layers + counted - (first or 0) - (last or 0)
+        layers = left // (stages - (first is not None) - (last is not None))
+    if layers % virtual_size:
+        raise InputError(
+            f"pipeline stage {pp} holds {layers} layers, which do not divide into "
+            f"virtual_pipeline_model_parallel_size {virtual_size} chunks: use a multiple of "
+            f"{virtual_size} in decoder_first_pipeline_num_layers and "
+            f"decoder_last_pipeline_num_layers, or state pipeline_model_parallel_layout."
+        )
+    return layers // virtual_size
+
+
+def _one_way_of_splitting(job: Job) -> None:
+    """Megatron-Core refuses two of its three ways of making stages unequal at once."""
+    layout = job.layout
+    uneven = (
+        layout.decoder_first_pipeline_num_layers is not None
+        or layout.decoder_last_pipeline_num_layers is not None
+    )
+    counted = (
+        layout.account_for_embedding_in_pipeline_split or layout.account_for_loss_in_pipeline_split
+    )
+    written = layout.pipeline_model_parallel_layout is not None
+    if uneven + counted + written > 1:
+        raise InputError(
+            "the job splits layers over stages in more than one way: keep one of "
+            "pipeline_model_parallel_layout, decoder_first/last_pipeline_num_layers and "
+            "account_for_embedding/loss_in_pipeline_split."
+        )
