@@ -20,7 +20,9 @@ class Result:
     count: int
 
 
-def rate(name: str, unit: str, work: float, function: Callable[[], object], runs: int = 5) -> Result:
+def rate(
+    name: str, unit: str, work: float, function: Callable[[], object], runs: int = 5
+) -> Result:
     """`work` units a call, as units per second over `runs` timed calls after one warm-up."""
     return _result(name, unit, [work / seconds for seconds in timings(function, runs)])
 

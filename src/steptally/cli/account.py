@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from steptally.errors import InputError
@@ -24,11 +25,11 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
     measured = measure_run(directory)
     job = job or job_of(manifest)
     if job is None:
-        return _refusing(
-            measured,
+        why = (
             "useful FLOPs, MFU, HFU: the run does not say which job it trained; "
-            "pass --job JOB to `steptally report`, or job=… to steptally.Recorder",
+            "pass --job JOB to `steptally report`, or job=… to steptally.Recorder"
         )
+        return replace(measured, refusals=[*measured.refusals, why])
     return _with_prediction(measured, job, manifest)
 
 
@@ -82,10 +83,8 @@ def _disagreement(measured: Tally, predicted_executed: Figure) -> list[str]:
     recorded = measured.summary.get("flops_per_step_executed")
     if recorded is None or recorded.value == predicted_executed.value:
         return []
-    return [
-        f"executed FLOPs differ: {recorded.value} summed from recorded matmul shapes, "
-        f"{predicted_executed.value} predicted"
-    ]
+    difference = f"{recorded.value} summed from recorded matmul shapes"
+    return [f"executed FLOPs differ: {difference}, {predicted_executed.value} predicted"]
 
 
 def _peak_of(job: Job, manifest: dict[str, Any]) -> tuple[tuple[float, str] | None, str]:
