@@ -1,4 +1,4 @@
-"""Where a job runs: which accelerator, how many share a node, and how fast they reach each other."""
+"""Where a job runs: which accelerator, how many share a node, how fast they reach each other."""
 
 from __future__ import annotations
 
