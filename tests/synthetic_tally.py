@@ -97,6 +97,9 @@ def predicted_tally() -> Tally:
             "parameters_total": Figure(value=3_278_080, unit="parameter", basis="predicted"),
             "flops_per_step_useful": _predicted(USEFUL_FLOPS, USEFUL),
             "flops_per_step_executed": _predicted(EXECUTED_FLOPS, EXECUTED),
+            "flops_per_token_useful": Figure(
+                value=USEFUL_FLOPS / 4096, unit="FLOP/token", basis="predicted", convention=USEFUL
+            ),
             "tokens_per_step": Figure(value=4096, unit="token", basis="predicted"),
             "mfu": Figure(value=None, unit="1", basis="predicted", convention=USEFUL),
         },
@@ -131,10 +134,10 @@ def measured_summary() -> dict[str, Figure]:
         "tokens_per_step": _measured(4096, "token", "global batch 16 × sequence 256", ""),
         "tokens_per_s": _measured(3387.9, "token/s", "whole job, median step", wall),
         "flops_per_step_useful": _predicted(USEFUL_FLOPS, USEFUL),
-        "flops_per_step_executed": _predicted(EXECUTED_FLOPS, EXECUTED),
-        "flops_per_step_executed_recorded": _measured(
-            EXECUTED_FLOPS, "FLOP", EXECUTED, "summed over the matrix products in 4 traces"
+        "flops_per_step_executed": _measured(
+            EXECUTED_FLOPS, "FLOP", "executed", "summed over the matrix products in 4 traces"
         ),
+        "flops_per_step_executed_predicted": _predicted(EXECUTED_FLOPS, EXECUTED),
         "mfu": _measured(
             USEFUL_FLOPS / 1.209 / 136.2e9, "1", f"{USEFUL}; {PEAK}", f"useful / peak; {wall}"
         ),

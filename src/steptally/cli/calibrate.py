@@ -4,40 +4,62 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from steptally.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from steptally.job import Device
     from steptally.job.calibration import Calibration
 
 
 def calibrate_command(
-    as_json: bool = typer.Option(False, "--json", help="Print the calibration with all samples."),
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the calibration with all samples as JSON.")
+    ] = False,
 ) -> None:
     """Measure this machine's peaks once, and keep them: matrix products, memory, gloo.
 
     Takes about 20 seconds on all cores. MFU and HFU of runs on this machine are against these
     peaks. See docs/cli/calibrate.md.
     """
+    calibration, path = _measured_and_saved()
+    if json_output:
+        typer.echo(json.dumps(calibration.as_json(), indent=1, allow_nan=False))
+        return
+    from rich.console import Console
+
+    print_calibration(calibration, Console())
+    typer.echo(f"\nsaved as {path}")
+
+
+def calibrated_machine() -> Device:
+    """This machine's peaks: of its saved calibration, or of one made and saved now."""
+    from steptally.job.calibration import load_calibration
+
+    try:
+        return load_calibration().device
+    except InputError:  # none yet, or of another machine
+        return _measured_and_saved()[0].device
+
+
+def _measured_and_saved() -> tuple[Calibration, Path]:
     from rich.console import Console
 
     from steptally.run.calibrate import measure_machine, save_calibration
 
     if sys.stderr.isatty():
-        with Console(stderr=True).status("measuring") as status:
+        with Console(stderr=True).status("measuring this machine") as status:
             calibration = measure_machine(lambda what: status.update(f"measuring {what}"))
     else:
         calibration = measure_machine()
-    path = save_calibration(calibration)
-    if as_json:
-        typer.echo(json.dumps(calibration.as_json(), indent=1, allow_nan=False))
-        return
-    print_calibration(calibration, Console())
-    typer.echo(f"\nsaved as {path}")
+    return calibration, save_calibration(calibration)
 
 
 def print_calibration(calibration: Calibration, console: Console) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,31 +12,40 @@ from steptally.errors import InputError
 
 if TYPE_CHECKING:
     from steptally.tally import Tally
+    from steptally.trace.run_directory import RunDirectory
 
 # Narrower than this no table is readable.
 NARROWEST = 40
 
 
 def report_command(
-    run: Path = typer.Argument(help="A run directory (runs/…), or a tally.json.", metavar="RUN"),
-    as_json: bool = typer.Option(False, "--json", help="Print the tally as JSON."),
-    html: Path | None = typer.Option(
-        None, "--html", metavar="FILE", help="Write one offline HTML file instead of printing."
-    ),
-    width: int | None = typer.Option(
-        None, "--width", min=NARROWEST, help="Columns to print for; the terminal's own otherwise."
-    ),
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory (runs/…), or a tally.json.")
+    ],
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="JOB", help="Account for RUN as a recording of this job."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write one offline HTML file, print nothing."),
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option("--width", min=NARROWEST, help="Columns to print (default: the terminal's)."),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the tally as JSON.")] = False,
 ) -> None:
     """Show where the FLOPs, bytes and microseconds of a recorded step went.
 
     Every figure comes with its basis and convention. See docs/cli/report.md.
     """
-    if as_json and html is not None:
+    if json_output and html is not None:
         raise InputError(
             "--json and --html FILE are both given: one report has one form; drop one of them."
         )
-    tally = read_tally(run)
-    if as_json:
+    tally = read_tally(run, job)
+    if json_output:
         typer.echo(tally.dumps())
     elif html is not None:
         _write_html(tally, html)
@@ -44,23 +53,41 @@ def report_command(
         _print(tally, width)
 
 
-def read_tally(run: Path) -> Tally:
-    """The tally of a run directory or of a file; raises `InputError` where there is none."""
+def read_tally(run: Path, job: str | None = None) -> Tally:
+    """The tally of a run directory or of a tally.json.
+
+    A run directory without one (the run was killed, or recorded by a user's own loop) is measured
+    and its tally saved; so is any that is given a job of its own. Raises `InputError` for a path
+    that is neither.
+    """
     from steptally.tally import tally_from_json
     from steptally.trace.run_directory import RunDirectory
 
-    path = run
     if run.is_dir():
         directory = RunDirectory(run)
-        path = directory.tally
-        if not path.exists():
-            status = directory.read_manifest().get("status")
-            raise InputError(
-                f"{run} holds no tally.json: the run's status is {status!r}, and the tally is "
-                f"written when `steptally run` ends. Run the job again to its end."
-            )
+        if job is not None or not directory.tally.exists():
+            return _accounted(directory, job)
+        run = directory.tally
+    elif job is not None:
+        raise InputError(
+            f"--job {job} is given with {run}, which is no run directory: only the traces of a "
+            f"run can be accounted for again."
+        )
+    return tally_from_json(_text(run), str(run))
+
+
+def _accounted(directory: RunDirectory, job: str | None) -> Tally:
+    from steptally.cli.account import account_for_run, save
+    from steptally.job import read_job
+
+    tally = account_for_run(directory, job=None if job is None else read_job(job))
+    save(directory, tally)
+    return tally
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(
             f"{path} is not there: name a run directory that `steptally run` wrote "
@@ -68,7 +95,6 @@ def read_tally(run: Path) -> Tally:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as a tally: {error}.") from error
-    return tally_from_json(text, str(path))
 
 
 def _print(tally: Tally, width: int | None) -> None:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from steptally.report.labels import label
-from steptally.tally import Figure, Tally
+from itertools import combinations
+
+from steptally.tally import Tally
+from steptally.tally.figure import BASES
 
 
 def executed_flops_agreement(tally: Tally) -> list[str]:
     """One sentence for each pair of executed-FLOP figures that rest on different bases."""
     executed = [
-        (key, figure, figure.value)
+        (figure.basis, figure.value)
         for key, figure in tally.summary.items()
-        if "flops_per_step_executed" in key and isinstance(figure.value, int)
+        if key.startswith("flops_per_step_executed") and isinstance(figure.value, int)
     ]
+    in_order = sorted(executed, key=lambda pair: BASES.index(pair[0]))
     return [
-        _sentence(first, first_value, second, second_value, label(key))
-        for place, (_, first, first_value) in enumerate(executed)
-        for key, second, second_value in executed[place + 1 :]
-        if first.basis != second.basis
+        _sentence(*first, *second)
+        for first, second in combinations(in_order, 2)
+        if first[0] != second[0]
     ]
 
 
-def _sentence(first: Figure, first_value: int, second: Figure, second_value: int, name: str) -> str:
-    pair = f"{first.basis} {first_value:,}"
-    if first_value == second_value:
-        return f"{first.basis} = {second.basis} executed FLOPs, exactly: {first_value:,}"
-    difference = second_value - first_value
-    relative = f" ({100 * difference / first_value:+.3g} %)" if first_value else ""
+def _sentence(first_basis: str, first: int, second_basis: str, second: int) -> str:
+    if first == second:
+        return f"executed FLOPs: {first_basis} and {second_basis} are equal, {first:,}"
+    relative = f" ({100 * (second - first) / first:+.3g} %)" if first else ""
     return (
-        f"executed FLOPs differ: {pair}, {second.basis} {second_value:,}: {difference:+,}{relative}"
+        f"executed FLOPs differ: {first_basis} {first:,}, {second_basis} {second:,}, that is "
+        f"{second - first:+,}{relative}"
     )

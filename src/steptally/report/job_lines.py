@@ -54,7 +54,7 @@ def job_lines(tally: Tally) -> list[tuple[str, str]]:
         ("layout", _layout(_part(tally.job, "layout"))),
         ("batch", _batch(_part(tally.job, "layout"))),
         ("recipe", _recipe(tally.job)),
-        ("device", _device(tally.job)),
+        ("device", _named(_part(tally.job, "cluster"), "device", "")),
         ("source", printable(str(tally.job.get("source") or ""))),
         ("assumed", _assumed(tally.job)),
         ("unknown", printable(", ".join(_listed(tally.job, "unknown")))),
@@ -139,13 +139,6 @@ def _recipe(job: Mapping[str, Any]) -> str:
         _named(recipe, "attention_backend", "attention_backend", before=True),
         *switched_on,
     )
-
-
-def _device(job: Mapping[str, Any]) -> str:
-    cluster = _part(job, "cluster")
-    if not cluster:
-        return ""
-    return _value(cluster.get("device")) if cluster.get("device") else "not stated by the job"
 
 
 def _assumed(job: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ LABELS = {
     "tokens_per_step": "tokens per step",
     "flops_per_step_useful": "useful FLOPs per step",
     "flops_per_step_executed": "executed FLOPs per step",
+    "flops_per_step_executed_predicted": "executed FLOPs per step, predicted",
     "flops_per_token_useful": "useful FLOPs per token",
     "parameters_total": "parameters",
     "parameters_active": "active parameters",
@@ -52,10 +53,12 @@ def label(key: str) -> str:
 
 
 def ordered_figures(tally: Tally) -> list[tuple[str, Figure]]:
-    """Every figure of the summary: the known ones in reading order, then the others as given."""
-    known = [key for key in LABELS if key in tally.summary]
-    others = [key for key in tally.summary if key not in LABELS]
-    return [(key, tally.summary[key]) for key in _beside_their_kin(known, others)]
+    """Every figure of the summary: the known ones in reading order, each other beside its kin."""
+    order = [key for key in LABELS if key in tally.summary]
+    for key in tally.summary:
+        if key not in order:
+            order.insert(_place_beside_kin(key, order), key)
+    return [(key, tally.summary[key]) for key in order]
 
 
 def headlines(tally: Tally, most: int = 6) -> list[tuple[str, Figure]]:
@@ -64,24 +67,18 @@ def headlines(tally: Tally, most: int = 6) -> list[tuple[str, Figure]]:
     return found[:most]
 
 
-def _beside_their_kin(known: list[str], others: list[str]) -> list[str]:
-    """Put `step_time_spread_s` after `step_time_s`, and what has no kin at the end."""
-    order = list(known)
-    for key in others:
-        stems = [name for name in known if key.startswith(_stem(name) + "_")]
-        kin = max(stems, key=lambda name: len(_stem(name)), default=None)
-        if kin is None:
-            order.append(key)
-            continue
-        place = order.index(kin) + 1
-        while place < len(order) and order[place] in others:
-            place += 1
-        order.insert(place, key)
-    return order
+def _place_beside_kin(key: str, order: list[str]) -> int:
+    """After the last key that shares most leading words: `step_time_spread` after `step_time_s`."""
+    shared = [_shared_words(key, other) for other in order]
+    if not any(shared):
+        return len(order)
+    return len(shared) - shared[::-1].index(max(shared))
 
 
-def _stem(key: str) -> str:
-    for suffix in UNIT_SUFFIXES:
-        if key.endswith(suffix) and not key.endswith("_per_s"):
-            return key.removesuffix(suffix)
-    return key
+def _shared_words(first: str, second: str) -> int:
+    count = 0
+    for one, other in zip(first.split("_"), second.split("_"), strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

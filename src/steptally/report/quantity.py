@@ -49,8 +49,8 @@ def _number(value: int | float, unit: str) -> str:
         return _scaled(value, BINARY_PREFIXES, 1024, "B")
     if unit in ("byte/s", "FLOP/s"):
         return _scaled(value, DECIMAL_PREFIXES, 1000, unit.replace("byte", "B"))
-    if unit == "FLOP":
-        return f"{_power_of_ten(value) if abs(value) >= 10**6 else _plain(value)} FLOP"
+    if unit.startswith("FLOP"):
+        return f"{_power_of_ten(value) if abs(value) >= 10**6 else _plain(value)} {unit}"
     shown = _plain(value) if abs(value) < LONGEST_PLAIN_INTEGER else _power_of_ten(value)
     return f"{shown} {_plural(unit, value)}".rstrip()
 

@@ -41,12 +41,13 @@ class Table:
 
 def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
     """A table for each account that the tally holds, of at most `most_rows` rows each."""
-    tables = [
-        draw(tally.accounts[account])
-        for account, draw in DRAWN.items()
-        if tally.accounts.get(account)
-    ]
-    return [_shortened(_without_constant_columns(table), most_rows) for table in tables]
+    tables = []
+    for account, draw in DRAWN.items():
+        if tally.accounts.get(account):
+            table = _without_constant_columns(draw(tally.accounts[account]))
+            note = f"{printable(tally.basis_of(account))}; {table.note}"
+            tables.append(_shortened(replace(table, note=note), most_rows))
+    return tables
 
 
 def flops_table(rows: Sequence[FlopsRow]) -> Table:

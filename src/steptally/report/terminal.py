@@ -33,8 +33,12 @@ WIDTH_FOR_NOTES_BESIDE = 110
 MOST_ROWS = 16
 
 
-def print_tally(tally: Tally, console: Console) -> None:
-    """Print a tally, whole or in part: accounts that are missing are left out."""
+def print_tally(tally: Tally, console: Console | None = None) -> None:
+    """Print a tally, whole or in part: accounts that are missing are left out.
+
+    Without a console, prints to standard output in the terminal's own width.
+    """
+    console = console or Console()
     _print_job(tally, console)
     _print_figures(tally, console)
     print_rank_bars(rank_bars(tally), console)

@@ -1,8 +1,8 @@
 """The fastest matrix product of this machine, per dtype.
 
-A linear layer multiplies in three operand layouts: forward A·Bᵀ, gradient of the input A·B, gradient
-of the weight Aᵀ·B. Kernels differ by layout (bf16 on a CPU without bf16 instructions: 15 times), so
-that the peak is the best over layouts and sizes.
+A linear layer multiplies in three operand layouts: forward A·Bᵀ, gradient of the input A·B,
+gradient of the weight Aᵀ·B. Kernels differ by layout (15 times in bf16 on a CPU without bf16
+instructions), so that the peak is the best over layouts and sizes.
 """
 
 from __future__ import annotations

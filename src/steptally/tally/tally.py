@@ -21,7 +21,8 @@ SCHEMA = "steptally/1"
 class Tally:
     """What a training step costs, on one basis or several.
 
-    `basis` is what the accounts rest on; single figures may rest on another and say so.
+    `basis` is what the accounts rest on, but for those named in `account_bases`; single figures
+    may rest on another and say so.
     `refusals` name what could not be known, and how to supply it.
     """
 
@@ -30,8 +31,13 @@ class Tally:
     convention: str = ""
     summary: Mapping[str, Figure] = field(default_factory=dict)
     accounts: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    account_bases: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     refusals: Sequence[str] = ()
+
+    def basis_of(self, account: str) -> str:
+        """What an account rests on."""
+        return self.account_bases.get(account, self.basis)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints; keys are documented in docs/schema.md."""
@@ -54,6 +60,7 @@ class Tally:
                 name: [dataclasses.asdict(row) for row in rows]
                 for name, rows in self.accounts.items()
             },
+            "account_bases": dict(self.account_bases),
             "warnings": list(self.warnings),
             "refusals": list(self.refusals),
         }
@@ -94,6 +101,7 @@ def _from_json(content: Mapping[str, Any]) -> Tally:
             for name, rows in content["accounts"].items()
             if name in ROW_TYPES
         },
+        account_bases=msgspec.convert(content.get("account_bases", {}), dict[str, str]),
         warnings=msgspec.convert(content["warnings"], tuple[str, ...]),
         refusals=msgspec.convert(content["refusals"], tuple[str, ...]),
     )
