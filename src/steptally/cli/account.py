@@ -67,12 +67,14 @@ def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tal
     elif "step_time_s" in measured.summary:
         summary.update(_utilisation(summary, *peak))
     accounts = {**predicted.accounts, **measured.accounts}
+    bases = {name: "predicted" for name in accounts if name not in measured.accounts}
     return Tally(
         basis="measured",
         job=predicted.job,
         convention=predicted.convention,
         summary=summary,
         accounts=accounts,
+        account_bases=bases,
         warnings=warnings,
         refusals=refusals,
     )
@@ -92,7 +94,7 @@ def _peak_of(job: Job, manifest: dict[str, Any]) -> tuple[tuple[float, str] | No
     from steptally.job.calibration import load_calibration
 
     try:
-        machine: Device = load_calibration()
+        machine: Device = load_calibration().device
     except InputError as error:
         return None, str(error)
     dtype = job.recipe.params_dtype
