@@ -95,4 +95,6 @@ def _row(account: str, values: Mapping[str, Any]) -> Any:
     arguments = dict(values)
     if "groups" in arguments:
         arguments["groups"] = tuple(GroupTime(**group) for group in arguments["groups"])
+    if "ranks" in arguments:
+        arguments["ranks"] = tuple(arguments["ranks"])
     return ROW_TYPES[account](**arguments)
