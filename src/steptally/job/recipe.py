@@ -58,7 +58,10 @@ class Recipe:
     )
     moe_grouped_gemm: bool = False
     moe_permute_fusion: bool = False
-    moe_router_load_balancing_type: str = "aux_loss"
+    moe_router_load_balancing_type: str = field(
+        default="aux_loss",
+        metadata={"choices": ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none")},
+    )
     moe_aux_loss_coeff: float = 0.0
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False

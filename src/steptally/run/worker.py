@@ -66,7 +66,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
     device = _device()
     with _engine_for(device):
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        initialize_groups(job.layout)
+        initialize_groups(job)
         seed_this_rank(job.recipe.seed)
         trainer = prepare(job, device)
         with _recorder(job, arguments) as recorder:
