@@ -1,0 +1,123 @@
+"""The account of a recorded run: what was measured, beside what its job predicts.
+
+`measure` and `predict` know nothing of each other; here their figures meet in one tally.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from steptally.errors import InputError
+from steptally.job import Device, Job, job_from_settings
+from steptally.tally import Figure, Tally
+from steptally.trace.run_directory import RunDirectory, write_atomically
+
+
+def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally:
+    """Measure a run directory and add what its job predicts, with MFU and HFU.
+
+    `job` replaces the job of the manifest, which a user's own loop may have left out.
+    """
+    from steptally.measure.run import measure_run
+
+    manifest = directory.read_manifest()
+    measured = measure_run(directory)
+    job = job or job_of(manifest)
+    if job is None:
+        why = (
+            "useful FLOPs, MFU, HFU: the run does not say which job it trained; "
+            "pass --job JOB to `steptally report`, or job=… to steptally.Recorder"
+        )
+        return replace(measured, refusals=[*measured.refusals, why])
+    return _with_prediction(measured, job, manifest)
+
+
+def save(directory: RunDirectory, tally: Tally) -> None:
+    """Write `tally.json` and `report.html` into the run directory."""
+    from steptally.report.html import render_html
+
+    write_atomically(directory.tally, tally.dumps())
+    write_atomically(directory.report, render_html(tally))
+
+
+def job_of(manifest: dict[str, Any]) -> Job | None:
+    """The job that a manifest describes; None where its loop stated none."""
+    settings = manifest.get("settings")
+    if not settings:
+        return None
+    job = manifest.get("job") or {}
+    return job_from_settings(settings, name=job.get("name", "job"), source="manifest.json")
+
+
+def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tally:
+    from steptally.predict.account import predict
+
+    predicted = predict(job)
+    summary = dict(predicted.summary)
+    summary.update(measured.summary)
+    executed = predicted.summary["flops_per_step_executed"]
+    summary["flops_per_step_executed_predicted"] = executed
+    refusals = [*measured.refusals]
+    warnings = [*measured.warnings, *predicted.warnings]
+    warnings += _disagreement(measured, executed)
+    peak, why_not = _peak_of(job, manifest)
+    if peak is None:
+        refusals.append(f"mfu, hfu: {why_not}")
+    elif "step_time_s" in measured.summary:
+        summary.update(_utilisation(summary, *peak))
+    accounts = {**predicted.accounts, **measured.accounts}
+    bases = {name: "predicted" for name in accounts if name not in measured.accounts}
+    return Tally(
+        basis="measured",
+        job=predicted.job,
+        convention=predicted.convention,
+        summary=summary,
+        accounts=accounts,
+        account_bases=bases,
+        warnings=warnings,
+        refusals=refusals,
+    )
+
+
+def _disagreement(measured: Tally, predicted_executed: Figure) -> list[str]:
+    """A warning where recorded and predicted matrix products are not the same work."""
+    recorded = measured.summary.get("flops_per_step_executed")
+    if recorded is None or recorded.value == predicted_executed.value:
+        return []
+    difference = f"{recorded.value} summed from recorded matmul shapes"
+    return [f"executed FLOPs differ: {difference}, {predicted_executed.value} predicted"]
+
+
+def _peak_of(job: Job, manifest: dict[str, Any]) -> tuple[tuple[float, str] | None, str]:
+    """The dense peak that the job's ranks share, in FLOP/s, and where it comes from."""
+    from steptally.job.calibration import load_calibration
+
+    try:
+        machine: Device = load_calibration().device
+    except InputError as error:
+        return None, str(error)
+    dtype = job.recipe.params_dtype
+    peak = machine.dense_peak_flops_per_s.get(dtype)
+    if peak is None:
+        return None, f"{machine.name} has no measured {dtype} peak; run `steptally calibrate`"
+    origin = f"{dtype} peak {peak / 1e9:.1f} GFLOP/s of {machine.name}, shared by all ranks"
+    return (peak, f"{origin}; {machine.source}"), ""
+
+
+def _utilisation(summary: dict[str, Figure], peak: float, peak_origin: str) -> dict[str, Figure]:
+    """MFU = useful / (step time · peak); HFU = executed / (step time · peak)."""
+    figures = {}
+    seconds = summary["step_time_s"].value
+    for name, flops_name in (("mfu", "flops_per_step_useful"), ("hfu", "flops_per_step_executed")):
+        flops = summary.get(flops_name)
+        if flops is None or not isinstance(flops.value, int) or not isinstance(seconds, float):
+            continue
+        figures[name] = Figure(
+            value=flops.value / (seconds * peak),
+            unit="1",
+            basis="measured",
+            convention=f"{flops.convention}; {peak_origin}",
+            origin=f"{flops_name} / (step_time_s · peak)",
+        )
+    return figures
