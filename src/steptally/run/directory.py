@@ -11,9 +11,7 @@ import torch.distributed as dist
 
 from steptally.errors import InputError
 from steptally.run.ranks import has_process_group, rank_and_world_size
-from steptally.trace.run_directory import RunDirectory
-
-ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory
 
 
 def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
