@@ -79,7 +79,7 @@ def run(
     from steptally.engine.availability import find_parts
     from steptally.run.data import open_source
     from steptally.run.launch import launch
-    from steptally.run.paths import choose_directory
+    from steptally.run.plan import choose_directory
     from steptally.run.preflight import prepare_run
     from steptally.run.progress import shown_progress
 
@@ -106,7 +106,7 @@ def run(
 
 def read_traced_steps(text: str | None, steps: int, warmup_steps: int) -> tuple[int, ...]:
     """The steps that `--traced-steps` names; raises `InputError` where they are not in the run."""
-    from steptally.run.traced_steps import default_traced_steps
+    from steptally.run.plan import default_traced_steps
 
     if text is None:
         return default_traced_steps(steps, warmup_steps)

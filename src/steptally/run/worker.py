@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptally.errors import SteptallyError
 from steptally.job import Job, job_from_settings
@@ -97,9 +97,9 @@ class PrintedStep:
     """What `run.train` sets on a step."""
 
     def __init__(self) -> None:
-        self.loss: float | None = None
-        self.grad_norm: float | None = None
-        self.tokens = 0
+        self.loss: Any = None
+        self.grad_norm: Any = None
+        self.tokens: int | None = None
 
 
 def _recorder(
