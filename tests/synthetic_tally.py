@@ -80,6 +80,7 @@ def recorded_tally() -> Tally:
                 for rank, size in enumerate((912_261_120, 905_969_664, 908_066_816, 901_775_360))
             ],
         },
+        account_bases={"flops": "predicted"},
         warnings=("Steps spread by 8 % (min 1.18 s, max 1.27 s): run again on an idle machine.",),
         refusals=(
             "Inter-node traffic is not known: the run has one host. Record on several hosts.",

@@ -80,6 +80,7 @@ def _accounted(directory: RunDirectory, job: str | None) -> Tally:
     from steptally.cli.account import account_for_run, save
     from steptally.job import read_job
 
+    directory.read_manifest()  # a directory that is no run is told so before anything is loaded
     tally = account_for_run(directory, job=None if job is None else read_job(job))
     save(directory, tally)
     return tally

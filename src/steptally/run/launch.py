@@ -38,7 +38,7 @@ from steptally.run.manifest import (
 )
 from steptally.run.processes import MARK_VARIABLE, end_marked_processes
 from steptally.run.progress import StepFollower, StepProgress
-from steptally.trace.run_directory import RunDirectory, write_atomically
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory, write_atomically
 
 WORKER_MODULE = "steptally.run.worker"
 
@@ -82,6 +82,7 @@ def launch(
         *("--data", data),
         *("--warmup-steps", str(warmup_steps)),
         *("--traced-steps", ",".join(map(str, traced_steps))),
+        *("--errors", str(run.error(0).parent)),
     ]
     ranks = Ranks(count=job.layout.world_size, module=WORKER_MODULE, arguments=arguments)
     see_through(ranks, run, on_progress=on_progress)
@@ -183,7 +184,7 @@ def ranks_environment(
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [package, own.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
-        "STEPTALLY_RUN_DIRECTORY": str(run.path),
+        ENVIRONMENT_VARIABLE: str(run.path),
         MARK_VARIABLE: mark,
     }
 

@@ -27,6 +27,8 @@ from typing import Any
 from steptally.errors import InputError
 
 FORMAT = "steptally-run/1"
+# Tells a recorder which directory its launcher has chosen.
+ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
 
 
 @dataclass(frozen=True, slots=True)
