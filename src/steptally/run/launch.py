@@ -74,7 +74,12 @@ def launch(
         seed=job.recipe.seed,
     )
     write_manifest(run, manifest)
-    description = {"name": job.name, "source": job.source, "settings": job.settings()}
+    description = {
+        "name": job.name,
+        "source": job.source,
+        "settings": job.settings(),
+        "assumed": dict(job.assumed),
+    }
     write_atomically(run.path / "job.json", json.dumps(description, indent=1))
     arguments = [
         *("--job", str(run.path / "job.json")),
