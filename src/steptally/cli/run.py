@@ -67,6 +67,8 @@ def run(
     from steptally.job import read_job
     from steptally.run.launch import launch
     from steptally.run.preflight import check_runnable
+    from steptally.run.progress import shown_progress
+    from steptally.run.schedule import choose_traced_steps
 
     if nproc is not None and not any(text.startswith("world_size=") for text in overrides):
         overrides = (*overrides, f"world_size={nproc}")
@@ -76,15 +78,17 @@ def run(
             f"--nproc is {nproc} and world_size is {job.layout.world_size}: drop one of them."
         )
     check_runnable(job)
-    recorded = launch(
-        job,
-        steps=steps,
-        warmup_steps=warmup_steps,
-        traced_steps=traced_steps,
-        data=data,
-        directory=directory,
-        name=name or job.name,
-    )
+    with shown_progress(steps) as show_step:
+        recorded = launch(
+            job,
+            steps=steps,
+            warmup_steps=warmup_steps,
+            traced_steps=choose_traced_steps(steps, warmup_steps, traced_steps),
+            data=data or "corpus",
+            directory=directory,
+            name=name,
+            on_progress=show_step,
+        )
     tally = account_for_run(recorded)
     save(recorded, tally)
     return tally
