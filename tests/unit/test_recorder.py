@@ -15,7 +15,8 @@ import torch
 import steptally
 from steptally.errors import InputError
 from steptally.run import record
-from steptally.run.record import Recorder, default_traced_steps
+from steptally.run.plan import default_traced_steps
+from steptally.run.record import Recorder
 from steptally.run.window import joined_traces
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import time
 from pathlib import Path
 
 import torch.distributed as dist
 
 from steptally.errors import InputError
+from steptally.run.plan import choose_directory
 from steptally.run.ranks import has_process_group, rank_and_world_size
-from steptally.trace.run_directory import RunDirectory
-
-ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory
 
 
 def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
@@ -40,20 +37,3 @@ def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
             f"{ENVIRONMENT_VARIABLE}, or pass Recorder(directory=...)."
         )
     return RunDirectory(Path(told).absolute())
-
-
-def choose_directory(told: str | Path | None, name: str) -> Path:
-    """The directory told, or `runs/<time>-<name>`; with a number where a run is already there.
-
-    A loop that is started again by an elastic launcher gets the same directory told: its steps must
-    not be mixed with those of the run before.
-    """
-    if told is None:
-        told = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{_plain(name)}"
-    path = Path(told).absolute()
-    candidates = [path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 10_000))]
-    return next(candidate for candidate in candidates if not RunDirectory(candidate).steps.exists())
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"

@@ -33,6 +33,7 @@ from steptally.run.manifest import (
     finish,
     new_manifest,
 )
+from steptally.run.plan import default_traced_steps
 from steptally.run.step_log import StepRecord, append_steps
 from steptally.trace.run_directory import RunDirectory
 
@@ -51,20 +52,6 @@ from steptally.run.window import TracedWindow, barrier
 _FLUSH_INTERVAL_NS = 1_000_000_000
 # The two clocks drift apart by milliseconds in a day: enough to place a step in a log.
 _UNIX_MINUS_MONOTONIC_NS = time.time_ns() - time.perf_counter_ns()
-
-
-def default_traced_steps(steps: int | None, warmup_steps: int) -> tuple[int, ...]:
-    """Two consecutive steps after warm-up and after up to three steps that are timed.
-
-    One step, or none, where the run is too short to time at least one step untraced.
-
-    >>> default_traced_steps(20, 2), default_traced_steps(5, 2), default_traced_steps(3, 2)
-    ((6, 7), (4,), ())
-    """
-    left = sys.maxsize if steps is None else steps - warmup_steps
-    count = 2 if left >= 5 else 1 if left >= 2 else 0
-    first = warmup_steps + min(3, (left - count + 1) // 2) + 1
-    return tuple(range(first, first + count))
 
 
 class Step:
