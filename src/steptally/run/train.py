@@ -29,9 +29,9 @@ from steptally.run.data import TokenSource, micro_batches
 class StepRecord(Protocol):
     """What a step leaves behind; the recorder keeps it."""
 
-    loss: float | None
-    grad_norm: float | None
-    tokens: int
+    loss: Any
+    grad_norm: Any
+    tokens: int | None
 
 
 class StepRecorder(Protocol):
