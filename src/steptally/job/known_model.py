@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from steptally.job.architecture import Architecture
 from steptally.job.catalog.models import Model, find_named
 from steptally.job.job import Job
 from steptally.job.resolve import job_from_settings
@@ -29,7 +30,6 @@ SHAPE = (
     "q_lora_rank",
     "kv_lora_rank",
     "num_experts",
-    "moe_layer_freq",
     "moe_ffn_hidden_size",
     "moe_shared_expert_intermediate_size",
     "untie_embeddings_and_output_weights",
@@ -46,19 +46,39 @@ def differences(job: Job, names: Sequence[str]) -> Job:
     model = known_model(names[:2]) or _same_size(job, names[2:])
     if model is None:
         return job
-    published = job_from_settings(model.settings).architecture
+    ours, published = job.architecture, job_from_settings(model.settings).architecture
     found = [
-        f"{name} {getattr(job.architecture, name)} instead of {getattr(published, name)}"
-        for name in SHAPE
-        if getattr(job.architecture, name) != getattr(published, name)
+        f"{name} {getattr(ours, name)} instead of {getattr(published, name)}"
+        for name in _shape_of(published)
+        if getattr(ours, name) != getattr(published, name)
     ]
-    if not found:
-        return job
+    if _expert_layers(ours) != _expert_layers(published):
+        found.append("other layers with experts")
     note = (
         f"It is named like {model.name} ({model.parameters / 1e9:.4g} B parameters, "
         f"{model.source}) but is built otherwise: {'; '.join(found)}."
     )
-    return replace(job, notes=(*job.notes, note))
+    notes = (*job.notes, note) if found else job.notes
+    return replace(job, named_like=model.name, notes=notes)
+
+
+def _shape_of(architecture: Architecture) -> tuple[str, ...]:
+    """The settings that decide the size of a model of this kind."""
+    unused = set()
+    if architecture.multi_latent_attention:
+        unused = {"num_query_groups", "kv_channels"}
+    if all(_expert_layers(architecture)) and architecture.num_experts:
+        unused.add("ffn_hidden_size")
+    return tuple(name for name in SHAPE if name not in unused)
+
+
+def _expert_layers(architecture: Architecture) -> tuple[bool, ...]:
+    if architecture.num_experts is None or architecture.hybrid_override_pattern is not None:
+        return ()
+    frequency = architecture.moe_layer_freq
+    if isinstance(frequency, int):
+        return tuple(layer % frequency == 0 for layer in range(architecture.num_layers))
+    return tuple(map(bool, frequency))
 
 
 def _same_size(job: Job, names: Sequence[str]) -> Model | None:

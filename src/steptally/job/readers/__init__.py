@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from steptally.errors import InputError
-from steptally.job.catalog.options import effect_of
+from steptally.errors import InputError, did_you_mean
+from steptally.job.catalog.options import effect_of, options_by_name
+from steptally.job.coerce import settings
 from steptally.job.job import Job
 from steptally.job.known_model import differences
 from steptally.job.names import canonical, parse_overrides
@@ -46,23 +47,24 @@ __all__ = ["parse_overrides", "read_job"]
 def read_job(argument: str, overrides: Sequence[str] = ()) -> Job:
     """Read a JOB argument, whatever form it has (docs/job.md lists them).
 
-    `overrides` are `name=value` texts (the command line's `--set`), which win over the source; a
-    name that is no setting fills a variable of a script or YAML. Raises `InputError` where nothing
-    is found or the job cannot be.
+    `overrides` are `name=value` texts (the command line's `--set`), which win over the source; the
+    name of a variable that a script or YAML uses fills that variable. Raises `InputError` where
+    nothing is found or the job cannot be.
 
     >>> read_job("llama-3-8b", ["seq_length=4096"]).layout.seq_length
     4096
     """
     stated = parse_overrides(list(overrides))
     reading = read_source(argument, stated)
-    overriding = canonical(stated)
-    values = _merged(reading, overriding, stated)
-    if isinstance(argument, str) and reading.name:
-        name = reading.name
+    overriding = canonical(
+        {name: value for name, value in stated.items() if name not in reading.consumed}
+    )
+    _refuse_unknown(overriding)
+    values = _merged(reading, overriding)
     assumed = {key: why for key, why in reading.assumed.items() if key not in overriding}
     job = job_from_settings(
         values,
-        name=name,
+        name=reading.name or "job",
         source=argument[:200],
         assumed=assumed,
         ignored=reading.ignored,
@@ -71,9 +73,18 @@ def read_job(argument: str, overrides: Sequence[str] = ()) -> Job:
     return differences(job, reading.names)
 
 
-def _merged(
-    reading: Reading, overriding: Mapping[str, object], stated: Mapping[str, object]
-) -> dict[str, object]:
+def _refuse_unknown(overriding: Mapping[str, object]) -> None:
+    """A name that neither a job nor Megatron has is a typing error, and would change nothing."""
+    known = [*settings(), *options_by_name()]
+    for name in overriding:
+        if name not in settings() and name not in options_by_name():
+            raise InputError(
+                f"--set {name[:60]} names no setting{did_you_mean(name, known)}, and the source "
+                f"uses no variable of that name: names are those of Megatron-LM's command line."
+            )
+
+
+def _merged(reading: Reading, overriding: Mapping[str, object]) -> dict[str, object]:
     """The source's settings under the overrides, with nothing that was left to the outside."""
     values = canonical(reading.values)
     for name in overriding:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from steptally.errors import InputError, did_you_mean
 from steptally.job.catalog.options import Option, options_by_flag
 from steptally.job.readers.reading import Unresolved
 from steptally.job.readers.shell_values import Field
+
+
+class Place(NamedTuple):
+    """Where flags stand: the source's name, and the variables that a condition there decides."""
+
+    source: str
+    undecided: Mapping[str, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,10 +40,13 @@ def is_megatron_flag(word: str) -> bool:
     return flag_name(word) in options_by_flag()
 
 
-def parse_arguments(words: Sequence[Field], source: str) -> Arguments:
+def parse_arguments(
+    words: Sequence[Field], source: str, undecided: Mapping[str, int] | None = None
+) -> Arguments:
     """Read flags and their values; a later flag overrides an earlier one, as in Megatron.
 
-    Unknown flags are kept under their own name. Raises `InputError` for a flag without its value.
+    `undecided` maps variables to the line of the condition that alone sets them. Unknown flags are
+    kept under their own name. Raises `InputError` for a flag without its value.
     """
     found = Arguments()
     position = 0
@@ -54,7 +66,7 @@ def parse_arguments(words: Sequence[Field], source: str) -> Arguments:
             taken = _taken(option, values)
             values = values[:taken]
             position += taken
-        _set(found, flag, option, values, word, source)
+        _set(found, flag, option, values, word, Place(source, undecided or {}))
     return found
 
 
@@ -79,7 +91,7 @@ def _set(
     option: Option | None,
     values: Sequence[Field],
     word: Field,
-    source: str,
+    place: Place,
 ) -> None:
     if option is None:
         name = flag.lstrip("-").replace("-", "_")
@@ -95,9 +107,9 @@ def _set(
     elif option.action == "either":
         value = not flag.startswith("--no-")
     elif not values:
-        value = _no_value(flag, option, word, source)
+        value = _no_value(flag, option, word, place)
     else:
-        resolved = [_resolved(flag, option, item, source) for item in values]
+        resolved = [_resolved(flag, option, item, place) for item in values]
         value = resolved if option.action == "list" else resolved[0]
     before = found.values.get(option.dest)
     if before is not None and option.effect != "none" and str(before) != str(value):
@@ -105,24 +117,27 @@ def _set(
     found.values[option.dest] = value
 
 
-def _no_value(flag: str, option: Option, word: Field, source: str) -> object:
+def _no_value(flag: str, option: Option, word: Field, place: Place) -> object:
     if option.effect == "none" or option.action == "list":
         return None
     raise InputError(
-        f"{source} line {word.line}: {flag} has no value: the script looks truncated, or a "
+        f"{place.source} line {word.line}: {flag} has no value: the script looks truncated, or a "
         f"variable there is empty. Give it one, or pass --set {option.dest}=VALUE."
     )
 
 
-def _resolved(flag: str, option: Option, item: Field, source: str) -> object:
+def _resolved(flag: str, option: Option, item: Field, place: Place) -> object:
     if not item.missing:
         return item.text
+    condition = place.undecided.get(item.missing)
+    why = "defines it only" if condition else "does not define"
+    what = f"under the condition around line {condition}" if condition else item.missing
+    supply = f", or --set {item.missing}=VALUE" if re.fullmatch(r"\w+", item.missing) else ""
     return Unresolved(
         text=item.text,
         why=(
-            f"{source} line {item.line}: {flag} is {item.text}, and the script does not define "
-            f"{item.missing}: pass --set {option.dest}=VALUE"
-            + (f", or --set {item.missing}=VALUE." if item.missing.isidentifier() else ".")
+            f"{place.source} line {item.line}: {flag} is {item.text}, and the script {why} {what}: "
+            f"pass --set {option.dest}=VALUE{supply}."
         ),
     )
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from steptally.errors import InputError
-from steptally.job.readers.command_line import Arguments, is_megatron_flag, parse_arguments
+from steptally.job.readers.command_line import is_megatron_flag, parse_arguments
 from steptally.job.readers.reading import Reading
 from steptally.job.readers.shell import Command, Script, read_script
-from steptally.job.readers.shell_values import Field
+from steptally.job.readers.shell_values import Field, lacking
 from steptally.job.readers.tokenizer import vocabulary
 
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
@@ -17,6 +17,11 @@ NUMBER_OF = {
     "processes": ("--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--gpus-per-node"),
     "nodes": ("--nnodes", "--num-nodes", "--nodes", "-N"),
     "ranks": ("--ntasks", "-n", "-np", "--np", "--world-size"),
+}
+SLURM_COUNTS = {
+    "nodes": "SLURM_NNODES",
+    "processes": "SLURM_NTASKS_PER_NODE",
+    "ranks": "SLURM_NTASKS",
 }
 # Flags whose value often is the name of the model.
 NAMING_FLAGS = ("wandb_exp_name", "one_logger_run_name", "tokenizer_model", "load", "save")
@@ -33,7 +38,7 @@ def read_arguments(
     script = read_script(text, source, outside)
     command, others = _training_command(script, source)
     launcher, words = _split_launcher(_opened(command.words))
-    arguments = parse_arguments(words, source)
+    arguments = parse_arguments(words, source, script.undecided)
     values, notes = arguments.values, arguments.notes
     notes += _about(script, others, text, source)
     _world(launcher, script, values, notes)
@@ -46,6 +51,7 @@ def read_arguments(
         assumed=assumed,
         notes=tuple(notes),
         names=(name, *(str(values[flag]) for flag in NAMING_FLAGS if flag in values)),
+        consumed=script.variables.fixed & script.variables.used,
     )
 
 
@@ -72,14 +78,19 @@ def _megatron_flags(command: Command) -> int:
 
 
 def _opened(words: Sequence[Field]) -> list[Field]:
-    """Open up `bash -c "torchrun … --num-layers 32 …"`: one argument that holds many."""
+    """Open up `bash -c "torchrun … --num-layers 32 …"`: one argument that holds a command."""
     opened: list[Field] = []
     for word in words:
         parts = word.text.split()
-        if len(parts) > 1 and sum(map(is_megatron_flag, parts)) > 1:
-            opened += [Field(text=part, line=word.line, missing=word.missing) for part in parts]
-        else:
+        if len(parts) < 2 or sum(map(is_megatron_flag, parts)) < 2:
             opened.append(word)
+            continue
+        inside = read_script(word.text, "the command in quotes").commands
+        best = max(inside, key=_megatron_flags)
+        opened += [
+            Field(text=part.text, line=word.line, missing=lacking(part.text, word.missing))
+            for part in best.words
+        ]
     return opened
 
 
@@ -98,6 +109,9 @@ def _world(
     """World size and devices per node from torchrun, srun, mpirun or deepspeed."""
     counts = {what: _number(launcher, flags) for what, flags in NUMBER_OF.items()}
     by_torch = any(word.text.endswith(LAUNCHERS) for word in launcher)
+    if not by_torch and any(word.text == "srun" for word in launcher):
+        for what, variable in SLURM_COUNTS.items():
+            counts[what] = counts[what] or _count(script, variable)
     if counts["nodes"] is None and by_torch and not _mentions(launcher, NUMBER_OF["nodes"]):
         counts["nodes"] = 1  # torchrun's own default
     processes, nodes, ranks = counts["processes"], counts["nodes"], counts["ranks"]
@@ -108,14 +122,24 @@ def _world(
     elif ranks and not by_torch:
         values.setdefault("world_size", ranks)
     else:
-        stated = script.variables.scalars.get("WORLD_SIZE")
-        if stated is not None and stated.text.isdigit() and int(stated.text) > 0:
-            values.setdefault("world_size", int(stated.text))
+        stated = _count(script, "WORLD_SIZE")
+        if stated is not None:
+            values.setdefault("world_size", stated)
     if by_torch and "world_size" not in values:
         notes.append(
             "The number of nodes or of processes a node comes from outside the script: pass "
             "--set world_size=N for the true number of ranks."
         )
+
+
+def _count(script: Script, variable: str) -> int | None:
+    """A positive number that a variable holds."""
+    found = script.variables.scalars.get(variable)
+    return _positive(found.text) if found is not None else None
+
+
+def _positive(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text) else None
 
 
 def _mentions(words: Sequence[Field], flags: Sequence[str]) -> bool:
@@ -129,7 +153,7 @@ def _number(words: Sequence[Field], flags: Sequence[str]) -> int | None:
             continue
         if not equals and position + 1 < len(words):
             text = words[position + 1].text
-        return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text) else None
+        return _positive(text)
     return None
 
 
@@ -153,6 +177,3 @@ def _about(script: Script, others: Sequence[Command], text: str, source: str) ->
     if text.rstrip().endswith("\\"):
         notes.append(f"{source} ends in a backslash: if it was cut there, flags are missing.")
     return notes
-
-
-__all__ = ["Arguments", "read_arguments"]

@@ -12,12 +12,13 @@ from steptally.job.readers.tokenizer import vocabulary
 
 CHUNK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 64 << 10
-# Rank prefixes, time stamps and logger names may stand before the name.
-LINE = re.compile(r"(?:^|[\s\]:|>)])([A-Za-z_]\w*) (\.{3,}) ?(.*)$")
+MARKS = (b" ...", b"arguments -")
 OPENS, CLOSES = "- arguments -", "end of arguments"
 # DeepSpeed prints its own configuration in the same form; it is no argument of Megatron's.
 FOREIGN = "config.py:"
 FEWEST_ARGUMENTS = 20
+LONGEST_NAME = 80
+PREFIX = re.compile(r"[\]:|>)]")
 
 
 def read_log(path: Path, name: str) -> Reading | None:
@@ -40,19 +41,30 @@ def _interesting_lines(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         rest = b""
         while chunk := file.read(CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n") if _may_hold(rest, chunk) else (b"",)
-            for line in lines:
-                if b"..." in line or b"arguments -" in line:
-                    yield line[:LONGEST_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
-            if not lines:
-                rest = chunk[-LONGEST_LINE_BYTES:].rpartition(b"\n")[2]
-            rest = rest[:LONGEST_LINE_BYTES]
-        if b"..." in rest:
-            yield rest.decode("utf-8", "replace").rstrip("\r")
+            buffer = rest + chunk
+            end = buffer.rfind(b"\n") + 1
+            rest = buffer[end:][:LONGEST_LINE_BYTES]
+            yield from _hits(buffer, end)
+        yield from _hits(rest, len(rest))
 
 
-def _may_hold(rest: bytes, chunk: bytes) -> bool:
-    return b"..." in rest or b"..." in chunk or b"arguments -" in chunk
+def _hits(buffer: bytes, end: int) -> Iterator[str]:
+    """The lines of `buffer[:end]` that hold a mark, found at the speed of `bytes.find`."""
+    position = 0
+    following = dict.fromkeys(MARKS, -1)
+    while True:
+        for mark, at in following.items():
+            if at < position:
+                found = buffer.find(mark, position, end)
+                following[mark] = found if found >= 0 else end
+        first = min(following.values())
+        if first >= end:
+            return
+        start = buffer.rfind(b"\n", 0, first) + 1
+        stop = buffer.find(b"\n", first)
+        position = stop + 1 if stop >= 0 else end
+        line = buffer[start : min(position, start + LONGEST_LINE_BYTES)]
+        yield line.decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _dumps(lines: Iterator[str]) -> list[dict[str, str]]:
@@ -73,13 +85,24 @@ def _dumps(lines: Iterator[str]) -> list[dict[str, str]]:
         elif OPENS in line:
             close()
             fenced = True
-        elif FOREIGN not in line and (match := LINE.search(line)):
-            name, value = match.group(1), match.group(3).strip()
+        elif FOREIGN not in line and (argument := _argument(line)):
+            name, value = argument
             if name in current and not fenced:
                 close()
             current.setdefault(name, value)
     close()
     return [dump for dump in dumps if "hidden_size" in dump or "num_layers" in dump]
+
+
+def _argument(line: str) -> tuple[str, str] | None:
+    """(name, value) of a line `name ....... value`."""
+    before, _, after = line.partition(" ...")
+    value = after.lstrip(".")
+    words = before[-LONGEST_NAME:].split()
+    if not words or (value and not value.startswith(" ")):
+        return None
+    name = PREFIX.split(words[-1])[-1]  # rank prefixes, time stamps and loggers stand before it
+    return (name, value.strip()) if name.isidentifier() else None
 
 
 def _typed(text: str) -> object:

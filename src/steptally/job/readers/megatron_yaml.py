@@ -74,6 +74,8 @@ def read_megatron_yaml(
         values.setdefault("group_query_attention", False)
     else:
         values = _from_bridge(content)
+    texts = " ".join(value for value in values.values() if isinstance(value, str))
+    consumed = frozenset(outside) & {match.group(1) for match in VARIABLE.finditer(texts)}
     values = {key: _filled(key, value, source, outside) for key, value in values.items()}
     assumed = vocabulary(values, notes)
     names = tuple(str(values[key]) for key in ("hf_model_id", "tokenizer_model") if key in values)
@@ -84,6 +86,7 @@ def read_megatron_yaml(
         ignored={key: "a section" for key in HARMLESS_SECTIONS if key in content},
         notes=tuple(notes),
         names=(name, *names),
+        consumed=consumed,
     )
 
 

@@ -23,7 +23,8 @@ class Reading:
 
     `assumed` maps a setting that the reader had to choose to the reason; `ignored` is what it knows
     to change no account; `notes` are sentences for the user; `names` are the words by which the
-    source calls its model: file and run first, then paths.
+    source calls its model: file and run first, then paths. `consumed` are the variables that the
+    user supplied and the source uses.
     """
 
     values: Mapping[str, object]
@@ -32,3 +33,4 @@ class Reading:
     ignored: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    consumed: frozenset[str] = frozenset()

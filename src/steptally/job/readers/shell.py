@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from steptally.job.readers.shell_values import Field, Variables, environment, expand
+from steptally.job.readers.shell_values import (
+    Field,
+    Variables,
+    environment,
+    expand,
+    lacking,
+)
 from steptally.job.readers.shell_words import Piece, Scanner, Token
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -60,7 +66,7 @@ def read_script(text: str, source: str, outside: Mapping[str, object] | None = N
     >>> read_script("N=2\\ntorchrun --nnodes $N train.py", "run.sh").commands[0].words[2].text
     '2'
     """
-    script = Script(variables=environment({**_slurm(text), **(outside or {})}))
+    script = Script(variables=environment(_slurm(text), outside or {}))
     _run(_statements(list(Scanner(text, source).tokens())), script)
     return script
 
@@ -78,7 +84,8 @@ def _statements(tokens: Sequence[Token]) -> list[list[Token]]:
     statements: list[list[Token]] = [[]]
     for token in tokens:
         if token.operator:
-            statements += [[token], []] if token.operator in (")", ";;") else [[]]
+            alone = token.operator in (")", ";;", "&&", "||")
+            statements += [[token], []] if alone else [[]]
             continue
         statements[-1].append(token)
         if len(statements[-1]) == 1 and token.literal in ("then", "do", "else", "{", "}", "!"):
@@ -93,19 +100,36 @@ def _run(statements: list[list[Token]], script: Script) -> None:
         word = statement[0].literal
         if word in OPENING:
             end = _end_of(statements, position, OPENING[word])
-            block = statements[position:end]
-            if word == "if":
-                _run_if(block, script)
-            elif word == "case":
-                _run_case(block, script)
-            elif word == "for":
-                _run_for(block, script)
-            else:
-                _run([statement for statement in block[1:] if statement[0].literal != "do"], script)
+            _run_block(word, statements[position:end], script)
             position = end + 1
             continue
         _run_command(statement, script)
         position += 1
+        while position + 1 < len(statements) and statements[position][0].operator in ("&&", "||"):
+            follows = _follows(statement, statements[position][0].operator, script)
+            if follows:
+                break
+            if follows is None:
+                _note_skipped([statements[position + 1]], script)
+            position += 2
+
+
+def _follows(statement: list[Token], operator: str, script: Script) -> bool | None:
+    """Whether the command after `&&` or `||` runs; commands other than tests succeed."""
+    is_test = statement[0].literal in ("[", "[[", "test")
+    answer = decide([statement], script) if is_test else True
+    return None if answer is None else answer is (operator == "&&")
+
+
+def _run_block(word: str, block: list[list[Token]], script: Script) -> None:
+    if word == "if":
+        _run_if(block, script)
+    elif word == "case":
+        _run_case(block, script)
+    elif word == "for":
+        _run_for(block, script)
+    else:
+        _run([statement for statement in block[1:] if statement[0].literal != "do"], script)
 
 
 def _end_of(statements: list[list[Token]], start: int, closing: str) -> int:
@@ -137,24 +161,24 @@ def _run_if(block: list[list[Token]], script: Script) -> None:
         return
 
 
-def _branches(block: list[list[Token]]) -> list[tuple[list[Token] | None, list[list[Token]]]]:
+def _branches(
+    block: list[list[Token]],
+) -> list[tuple[list[list[Token]] | None, list[list[Token]]]]:
     """(condition, body) of `if`, each `elif`, and `else` (condition None)."""
-    branches: list[tuple[list[Token] | None, list[list[Token]]]] = []
-    condition: list[Token] | None = block[0][1:]
+    branches: list[tuple[list[list[Token]] | None, list[list[Token]]]] = []
+    condition: list[list[Token]] | None = [block[0][1:]]
     body: list[list[Token]] = []
     depth, in_condition = 0, True
     for statement in block[1:]:
         word = statement[0].literal
         if depth == 0 and word in ("elif", "else"):
             branches.append((condition, body))
-            condition, body = (statement[1:] if word == "elif" else None), []
+            condition, body = ([statement[1:]] if word == "elif" else None), []
             in_condition = word == "elif"
-            if word == "else" and statement[1:]:
-                body.append(statement[1:])
         elif depth == 0 and word == "then":
             in_condition = False
-        elif in_condition:
-            condition = None if condition is None else [*condition, *statement]
+        elif in_condition and condition is not None:
+            condition.append(statement)
         else:
             depth += (word in OPENING) - (word in OPENING.values())
             body.append(statement)
@@ -162,8 +186,22 @@ def _branches(block: list[list[Token]]) -> list[tuple[list[Token] | None, list[l
     return branches
 
 
-def decide(condition: Sequence[Token], script: Script) -> bool | None:
-    """Whether `[ … ]` or `[[ … ]]` holds; None where the script alone does not tell."""
+def decide(condition: Sequence[Sequence[Token]], script: Script) -> bool | None:
+    """Whether tests joined by `&&` and `||` hold; None where the script alone does not tell."""
+    answer = _decide_one(condition[0], script)
+    for operator, test in zip(condition[1::2], condition[2::2], strict=False):
+        following = _decide_one(test, script)
+        decisive = operator[0].operator == "||"  # true settles an or, false settles an and
+        if answer is decisive or following is decisive:
+            answer = decisive
+        elif answer is None or following is None:
+            answer = None
+        else:
+            answer = following
+    return answer
+
+
+def _decide_one(condition: Sequence[Token], script: Script) -> bool | None:
     words = [token.literal for token in condition]
     if len(words) < 3 or words[0] not in ("[", "[[", "test"):
         return None
@@ -289,7 +327,7 @@ def _run_command(statement: list[Token], script: Script) -> None:
 def _reread(words: list[Field]) -> list[Field]:
     """`eval "$cmd"` splits the text into words once more."""
     return [
-        Field(text=text, line=word.line, missing=word.missing if "$" in text else "")
+        Field(text=text, line=word.line, missing=lacking(text, word.missing))
         for word in words
         for text in word.text.split()
     ]
@@ -305,6 +343,8 @@ def _assign(token: Token, script: Script) -> bool:
         return False
     name, append = match.group(1), bool(match.group(2))
     variables = script.variables
+    if name in variables.fixed:
+        return True
     if token.array is not None:
         elements = [field for item in token.array for field in expand(item, variables)]
         variables.arrays[name] = (variables.arrays.get(name, []) if append else []) + elements

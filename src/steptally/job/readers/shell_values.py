@@ -25,11 +25,15 @@ class Field:
 
 @dataclass(slots=True, kw_only=True)
 class Variables:
-    """The variables of a script as far as it has been read; arrays are lists of fields."""
+    """The variables of a script as far as it has been read; arrays are lists of fields.
+
+    `fixed` are those that the user supplies: the script's own assignments do not change them.
+    """
 
     scalars: dict[str, Field] = field(default_factory=dict)
     arrays: dict[str, list[Field]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    fixed: frozenset[str] = frozenset()
 
     def lookup(self, name: str) -> Field | None:
         """The scalar value, an array's first element, or None where it is not set."""
@@ -37,6 +41,16 @@ class Variables:
             return self.scalars[name]
         elements = self.arrays.get(name)
         return elements[0] if elements else None
+
+
+def lacking(text: str, missing: str) -> str:
+    """The variable that a word cut out of a longer text lacks; empty where it is complete.
+
+    >>> lacking("${TP}", "PP"), lacking("--bf16", "PP")
+    ('TP', '')
+    """
+    named = re.search(r"\$\{?(\w+)", text)
+    return named.group(1) if named and missing else (missing if "$" in text else "")
 
 
 def expand(token: Token, variables: Variables) -> list[Field]:
@@ -92,7 +106,13 @@ def _variable(piece: Piece, line: int, variables: Variables) -> tuple[list[Field
         if elements is None and name in variables.scalars:
             elements = _split(variables.scalars[name])
         variables.used.add(name)
-        return (elements, "", True) if elements is not None else _unset(name, piece, line)
+        if elements is None:
+            return _unset(name, piece, line)
+        if piece.quoted and index == "[*]":
+            missing = next((element.missing for element in elements if element.missing), "")
+            joined = " ".join(element.text for element in elements)
+            return [Field(text=joined, line=line)], missing, False
+        return elements, "", True
     variables.used.add(name)
     value = variables.lookup(name)
     if index and index[1:-1].isdigit():
@@ -143,7 +163,7 @@ def _word(text: str, line: int, variables: Variables) -> Field:
 
 def _split(value: Field) -> list[Field]:
     return [
-        Field(text=word, line=value.line, missing=value.missing if "$" in word else "")
+        Field(text=word, line=value.line, missing=lacking(word, value.missing))
         for word in value.text.split()
     ]
 
@@ -219,8 +239,10 @@ def _operand(tokens: list[str], variables: Variables) -> int:
     return int(found.text)
 
 
-def environment(values: Mapping[str, object]) -> Variables:
-    """Variables that are set before the script runs."""
+def environment(values: Mapping[str, object], fixed: Mapping[str, object]) -> Variables:
+    """Variables that are set before the script runs, those in `fixed` for good."""
+    both = {**values, **fixed}
     return Variables(
-        scalars={name: Field(text=str(value), line=0) for name, value in values.items()}
+        scalars={name: Field(text=str(value), line=0) for name, value in both.items()},
+        fixed=frozenset(fixed),
     )

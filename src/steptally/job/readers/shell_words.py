@@ -139,7 +139,7 @@ class Scanner:
                     break
             elif character == "(" and self._opens_array(start):
                 self.position += 1
-                return Token(line=line, pieces=tuple(pieces), array=tuple(self.tokens(")")))
+                return Token(line=line, pieces=_merged(pieces), array=tuple(self.tokens(")")))
             elif self._ends_word(character):
                 break
             else:

@@ -24,6 +24,7 @@ from steptally.job.readers.reading import Reading
 LARGEST_TEXT_BYTES = 4 << 20
 HEAD_BYTES = 64 << 10
 MOST_NODES = 200_000
+MOST_FLAGS = 2000
 FORMS = (
     "a Megatron-LM script or argument list, a Megatron log with its argument dump, a Megatron or "
     "Megatron-Bridge YAML, a Hugging Face config.json, a job file"
@@ -121,11 +122,16 @@ def _read_small(text: str, path: Path, name: str, outside: Mapping[str, object])
         content = _json(text)
         if content is not None:
             return _read_mapping(content, source, name, outside)
+    flags = 0
     if not re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
-        flags = islice(FLAG.finditer(text), 2000)
-        if sum(is_megatron_flag(match.group(1)) for match in flags) > 1:
-            return read_arguments(text, source, name, outside)
-    return _read_mapping(_yaml(text, source), source, name, outside)
+        found = islice(FLAG.finditer(text), MOST_FLAGS)
+        flags = sum(is_megatron_flag(match.group(1)) for match in found)
+    if flags > 1:
+        return read_arguments(text, source, name, outside)
+    content = _yaml(text, source)
+    if flags and not isinstance(content, dict):
+        return read_arguments(text, source, name, outside)
+    return _read_mapping(content, source, name, outside)
 
 
 def _read_mapping(
