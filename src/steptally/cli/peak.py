@@ -12,10 +12,14 @@ from steptally.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """FLOP/s of all devices of a run together, dense, and the sentence that says whose."""
+    """FLOP/s of all devices of a run together, dense, and the sentence that says whose.
+
+    `remedy` is what to do where a run appears to exceed it.
+    """
 
     flops_per_s: float
     origin: str
+    remedy: str
 
 
 def peak_of_run(manifest: Mapping[str, Any], dtype: str) -> Peak:
@@ -51,6 +55,7 @@ def _peak_of_this_machine(ranks: Sequence[Mapping[str, Any]], dtype: str) -> Pea
         flops_per_s=peak,
         origin=f"{dtype} peak {peak / 1e9:.1f} GFLOP/s of {machine.name}, {sharing}; "
         f"{machine.source}",
+        remedy="Measure it again while the machine is idle: steptally calibrate.",
     )
 
 
@@ -65,4 +70,8 @@ def _peak_of_gpus(names: Mapping[str, int], dtype: str) -> Peak:
             raise InputError(f"{device.name} has no {dtype} peak in the catalogue")
         total += count * peak
         origins.append(f"{count} × {dtype} dense peak {peak / 1e12:g} TFLOP/s of {device.name}")
-    return Peak(flops_per_s=total, origin="; ".join(origins))
+    return Peak(
+        flops_per_s=total,
+        origin="; ".join(origins),
+        remedy="Check the device and the dtype that the run used.",
+    )
