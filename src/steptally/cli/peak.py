@@ -25,7 +25,7 @@ def peak_of_run(manifest: Mapping[str, Any], dtype: str) -> Peak:
     """The peak of the devices in a manifest, for matrix products of `dtype`.
 
     CPU ranks share one machine, whose peak `steptally calibrate` measured; each GPU rank has a
-    device of its own, whose peak is in the catalogue. Raises `InputError` where it is not known.
+    device of its own, whose peak is in the catalogue. Raises `InputError` where one is not known.
     """
     ranks = manifest.get("ranks") or []
     names = Counter(str(rank.get("device")) for rank in ranks)

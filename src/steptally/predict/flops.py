@@ -26,9 +26,9 @@ from steptally.predict.model_terms import (
 )
 from steptally.predict.recompute import (
     recomputed_layers,
-    recomputed_modules,
     recomputed_mtp_layers,
 )
+from steptally.predict.reruns import selective_reruns
 from steptally.predict.terms import Batch, Term
 from steptally.tally import FlopsRow
 
@@ -41,7 +41,7 @@ class StepFlops(NamedTuple):
 
 
 class CountedTerm(NamedTuple):
-    """A term, how many layers have it, and in how many of them it runs again in backward."""
+    """A term, how many layers have it, and how often it runs again in backward over all of them."""
 
     term: Term
     layers: int
@@ -124,19 +124,18 @@ def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Coun
 
 def step_terms(job: Job, convention: Convention, batch: Batch) -> Iterator[CountedTerm]:
     """Every term of the model: decoder layers by kind, the LM head, and MTP modules."""
-    modules = recomputed_modules(job)
     rerun = recomputed_layers(job)
     for kind, layers in count_layer_kinds(job.architecture).items():
         for term in layer_terms(job, kind, batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, layers, layers if selected else rerun.get(kind, 0))
+            again = rerun.get(kind, 0) + layers * selective_reruns(job, term.modules)
+            yield CountedTerm(term, layers, again)
     yield CountedTerm(output_layer_term(job, batch), 1, 0)
     mtp_layers = len(mtp_layer_kinds(job))
     if mtp_layers:
         rerun_mtp_layers = recomputed_mtp_layers(job)
         for term in mtp_layer_terms(job, mtp_layer_kinds(job)[0], batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, mtp_layers, mtp_layers if selected else rerun_mtp_layers)
+            again = rerun_mtp_layers + mtp_layers * selective_reruns(job, term.modules)
+            yield CountedTerm(term, mtp_layers, again)
         yield CountedTerm(mtp_output_layer_term(job, batch), mtp_layers, 0)
 
 
