@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steptally.errors import InputError
+
+if TYPE_CHECKING:
+    from steptally.job.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +36,13 @@ def peak_of_run(manifest: Mapping[str, Any], dtype: str) -> Peak:
     if not names:
         raise InputError("the manifest names no device: the run ended before its first step")
     if set(names) == {"cpu"}:
-        return _peak_of_this_machine(ranks, dtype)
+        return _peak_of_this_machine(manifest.get("machine") or {}, ranks, dtype)
     return _peak_of_gpus(names, dtype)
 
 
-def _peak_of_this_machine(ranks: Sequence[Mapping[str, Any]], dtype: str) -> Peak:
+def _peak_of_this_machine(
+    recorded_on: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], dtype: str
+) -> Peak:
     from steptally.job.calibration import load_calibration
 
     hosts = sorted({str(rank.get("host")) for rank in ranks})
@@ -46,7 +51,9 @@ def _peak_of_this_machine(ranks: Sequence[Mapping[str, Any]], dtype: str) -> Pea
             f"CPU ranks ran on {len(hosts)} hosts ({', '.join(hosts[:4])}): only the peak of one "
             f"machine is measured"
         )
-    machine = load_calibration().device
+    calibration = load_calibration()
+    _require_same_machine(recorded_on, calibration.machine)
+    machine = calibration.device
     peak = machine.dense_peak_flops_per_s.get(dtype)
     if peak is None:
         raise InputError(f"{machine.name} has no measured {dtype} peak: run `steptally calibrate`")
@@ -57,6 +64,16 @@ def _peak_of_this_machine(ranks: Sequence[Mapping[str, Any]], dtype: str) -> Pea
         f"{machine.source}",
         remedy="Measure it again while the machine is idle: steptally calibrate.",
     )
+
+
+def _require_same_machine(recorded_on: Mapping[str, Any], calibrated: Machine) -> None:
+    """A run directory copied from elsewhere has not this machine's peak."""
+    for name, known in (("cpu_model", calibrated.cpu_model), ("usable_cores", calibrated.cores)):
+        if recorded_on.get(name) not in (None, known):
+            raise InputError(
+                f"the run was recorded on a machine whose {name} is {recorded_on[name]!r}, this "
+                f"one's is {known!r}: run `steptally calibrate` and `steptally report` there"
+            )
 
 
 def _peak_of_gpus(names: Mapping[str, int], dtype: str) -> Peak:
