@@ -52,12 +52,12 @@ class Architecture:
     # Attention over less than the whole prefix. `window_size` is the number of keys that a query
     # sees, itself included: Megatron's --window-size LEFT,RIGHT is read as LEFT + 1.
     window_size: int | None = None
-    window_attn_skip_freq: tuple[int, ...] | int | None = None
+    window_attn_skip_freq: int | tuple[int, ...] | None = None
     attention_chunk_size: int | None = None
 
     # Mixture of experts.
     num_experts: int | None = None
-    moe_layer_freq: tuple[int, ...] | int = 1
+    moe_layer_freq: int | tuple[int, ...] = 1
     moe_router_topk: int = 2
     moe_ffn_hidden_size: int | None = None
     moe_shared_expert_intermediate_size: int | None = None

@@ -23,6 +23,7 @@ class Recipe:
     fp8_param_gather: bool = False
     fp4: str | None = None
     accumulate_allreduce_grads_in_fp32: bool = False
+    grad_reduce_in_bf16: bool = False
 
     # Layer implementation and kernels.
     transformer_impl: str = field(
@@ -61,6 +62,7 @@ class Recipe:
     )
     moe_grouped_gemm: bool = False
     moe_permute_fusion: bool = False
+    moe_router_dtype: str | None = field(default=None, metadata={"choices": ("fp32", "fp64")})
     moe_router_load_balancing_type: str = "aux_loss"
     moe_aux_loss_coeff: float = 0.0
     moe_expert_capacity_factor: float | None = None
