@@ -15,7 +15,8 @@ import torch
 import steptally
 from steptally.errors import InputError
 from steptally.run import record
-from steptally.run.record import Recorder, default_traced_steps
+from steptally.run.record import Recorder
+from steptally.run.schedule import choose_traced_steps
 from steptally.run.window import joined_traces
 
 
@@ -198,7 +199,7 @@ def test_steps_outside_the_run_cannot_be_traced(tmp_path):
 @pytest.mark.parametrize("warmup_steps", [0, 2])
 @pytest.mark.parametrize("steps", range(1, 30))
 def test_the_steps_traced_by_default_leave_one_that_is_timed(steps, warmup_steps):
-    traced = default_traced_steps(steps, warmup_steps)
+    traced = choose_traced_steps(steps, warmup_steps)
     assert all(warmup_steps < step <= steps for step in traced)
     timed = steps - warmup_steps - len(traced)
     assert not traced or timed >= 1

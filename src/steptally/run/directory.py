@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import time
 from pathlib import Path
 
 import torch.distributed as dist
 
 from steptally.errors import InputError
+from steptally.run.naming import free_path, new_run_path
 from steptally.run.ranks import has_process_group, rank_and_world_size
-from steptally.trace.run_directory import RunDirectory
-
-ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory
 
 
 def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
@@ -28,11 +25,11 @@ def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
     if has_process_group():
         chosen: list[str | None] = [None]
         if rank == 0:
-            chosen = [str(choose_directory(told, name))]
+            chosen = [str(_choose(told, name))]
         dist.broadcast_object_list(chosen, src=0)
         return RunDirectory(Path(str(chosen[0])))
     if world_size == 1:
-        return RunDirectory(choose_directory(told, name))
+        return RunDirectory(_choose(told, name))
     if told is None:
         raise InputError(
             f"This is rank {rank} of {world_size} and torch.distributed is not initialised: the "
@@ -42,18 +39,5 @@ def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
     return RunDirectory(Path(told).absolute())
 
 
-def choose_directory(told: str | Path | None, name: str) -> Path:
-    """The directory told, or `runs/<time>-<name>`; with a number where a run is already there.
-
-    A loop that is started again by an elastic launcher gets the same directory told: its steps must
-    not be mixed with those of the run before.
-    """
-    if told is None:
-        told = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{_plain(name)}"
-    path = Path(told).absolute()
-    candidates = [path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 10_000))]
-    return next(candidate for candidate in candidates if not RunDirectory(candidate).steps.exists())
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+def _choose(told: str | Path | None, name: str) -> Path:
+    return new_run_path(Path("runs"), name) if told is None else free_path(Path(told))

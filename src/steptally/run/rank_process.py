@@ -16,13 +16,13 @@ from pathlib import Path
 
 from steptally.errors import SteptallyError
 from steptally.run.processes import die_with_parent
-from steptally.trace.run_directory import RunDirectory, write_atomically
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory, write_atomically
 
 
 def main() -> None:
     """Run the module of this rank."""
     die_with_parent(signal.SIGKILL)
-    directory = RunDirectory(Path(os.environ["STEPTALLY_RUN_DIRECTORY"]))
+    directory = RunDirectory(Path(os.environ[ENVIRONMENT_VARIABLE]))
     rank = int(os.environ["RANK"])
     _redirect_output(directory.log(rank))
     faulthandler.enable()  # a crash in native code then leaves its Python stack in the log

@@ -33,6 +33,7 @@ from steptally.run.manifest import (
     finish,
     new_manifest,
 )
+from steptally.run.schedule import check_steps, choose_traced_steps
 from steptally.run.step_log import StepRecord, append_steps
 from steptally.trace.run_directory import RunDirectory
 
@@ -51,20 +52,6 @@ from steptally.run.window import TracedWindow, barrier
 _FLUSH_INTERVAL_NS = 1_000_000_000
 # The two clocks drift apart by milliseconds in a day: enough to place a step in a log.
 _UNIX_MINUS_MONOTONIC_NS = time.time_ns() - time.perf_counter_ns()
-
-
-def default_traced_steps(steps: int | None, warmup_steps: int) -> tuple[int, ...]:
-    """Two consecutive steps after warm-up and after up to three steps that are timed.
-
-    One step, or none, where the run is too short to time at least one step untraced.
-
-    >>> default_traced_steps(20, 2), default_traced_steps(5, 2), default_traced_steps(3, 2)
-    ((6, 7), (4,), ())
-    """
-    left = sys.maxsize if steps is None else steps - warmup_steps
-    count = 2 if left >= 5 else 1 if left >= 2 else 0
-    first = warmup_steps + min(3, (left - count + 1) // 2) + 1
-    return tuple(range(first, first + count))
 
 
 class Step:
@@ -117,7 +104,7 @@ class Recorder:
 
     `job` is a `Job` or a mapping of Megatron-LM's names (`vars(get_args())`); `steps` the length
     of the run where it is known; steps are numbered from 1, the first `warmup_steps` of them are
-    not timed, `traced_steps` are profiled (`default_traced_steps` unless given; `()` for none).
+    not timed, `traced_steps` are profiled (`choose_traced_steps` unless given; `()` for none).
     `tokens_per_step` is the tokens of one step over all ranks: the job's unless given.
 
     Works with CPU and CUDA, with or without torch.distributed, and uses Megatron's parallel state
@@ -143,8 +130,8 @@ class Recorder:
         seed: int | None = None,
     ) -> None:
         if traced_steps is None:
-            traced_steps = default_traced_steps(steps, warmup_steps)
-        _check_steps(steps, warmup_steps, traced_steps)
+            traced_steps = choose_traced_steps(steps, warmup_steps)
+        check_steps(steps, warmup_steps, traced_steps)
         self._wanted_directory = directory
         self._name = name
         self._described = describe_job(job)
@@ -298,19 +285,6 @@ def peak_memory_bytes() -> int:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     return peak_resident_bytes()
-
-
-def _check_steps(steps: int | None, warmup_steps: int, traced_steps: Sequence[int]) -> None:
-    if warmup_steps < 0:
-        raise InputError(f"warmup_steps is {warmup_steps}: it must be 0 or more.")
-    last = sys.maxsize if steps is None else steps
-    outside = [step for step in traced_steps if not 1 <= step <= last]
-    if outside:
-        end = "the last step" if steps is None else steps
-        raise InputError(
-            f"traced_steps names {outside}: steps are numbered from 1 to {end}. Name steps of "
-            f"this run, or leave traced_steps out."
-        )
 
 
 def _tokens_of(described: Mapping[str, Any]) -> int | None:

@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from steptally.errors import SteptallyError
 from steptally.job import Job, job_from_settings
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE
 
 if TYPE_CHECKING:
     import torch
+
+    from steptally.run.train import StepRecorder
 
 
 def main() -> None:
@@ -68,9 +71,8 @@ def run_rank(arguments: argparse.Namespace) -> None:
         initialize_groups(job)
         seed_this_rank(job.recipe.seed)
         trainer = prepare(job, device)
-        train(
-            trainer, source, steps=arguments.steps, recorder=PrintedSteps(int(os.environ["RANK"]))
-        )
+        with _recorder(job, arguments) as recorder:
+            train(trainer, source, steps=arguments.steps, recorder=recorder)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
@@ -103,6 +105,23 @@ class PrintedStep:
         self.tokens: int | None = None
 
 
+def _recorder(
+    job: Job, arguments: argparse.Namespace
+) -> contextlib.AbstractContextManager[StepRecorder]:
+    """Into the launcher's run directory; on stdout where there is none."""
+    if ENVIRONMENT_VARIABLE not in os.environ:
+        return contextlib.nullcontext(PrintedSteps(int(os.environ["RANK"])))
+    from steptally.run.record import Recorder
+
+    return Recorder(
+        name=job.name,
+        job=job,
+        steps=arguments.steps,
+        warmup_steps=arguments.warmup_steps,
+        traced_steps=arguments.traced_steps,
+    )
+
+
 def _device() -> torch.device:
     """This rank's own GPU, or the CPU."""
     import torch
@@ -125,9 +144,15 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m steptally.run.worker")
     parser.add_argument("--job", type=Path, required=True, help="JSON of the resolved job")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--warmup-steps", type=int, default=2)
+    parser.add_argument("--traced-steps", type=_numbers, help="1-based: 6,7", metavar="LIST")
     parser.add_argument("--data", default="corpus", help="corpus, random, or a text file")
     parser.add_argument("--errors", type=Path, help="folder for the errors of failed ranks")
     return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from typing import Any
 from steptally.errors import InputError
 
 FORMAT = "steptally-run/1"
+# Tells a recorder which directory its launcher has chosen.
+ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,11 @@ class RunDirectory:
     def trace(self, rank: int) -> Path:
         """The Kineto trace of one rank."""
         return self.path / "traces" / f"rank{rank}.json.gz"
+
+    @property
+    def job(self) -> Path:
+        """What the ranks of `steptally run` were started with."""
+        return self.path / "job.json"
 
     def log(self, rank: int) -> Path:
         """What one rank printed."""
