@@ -21,7 +21,7 @@ from steptally.run.ignored import check_nothing_is_ignored
 
 # Resident memory of one CPU worker that has imported torch and megatron-core, measured with
 # torch 2.13.0 and megatron-core 0.16.1 on Linux x86-64.
-WORKER_BASE_BYTES = 520 * 2**20
+WORKER_BASE_BYTES = 440 * 2**20
 
 # What a job that leaves them open takes from its number of ranks.
 FOLLOW_THE_WORLD = ("world_size", "global_batch_size", "nodes")
