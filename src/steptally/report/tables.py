@@ -9,6 +9,7 @@ from typing import Any
 
 from steptally.report.quantity import printable, quantity, ranges
 from steptally.tally import (
+    ConventionRow,
     FlopsRow,
     GemmRow,
     GroupRow,
@@ -75,6 +76,37 @@ def flops_table(rows: Sequence[FlopsRow]) -> Table:
             line(name, useful[name], [executed[name][phase] for phase in phases]) for name in useful
         ),
         total=line("total", sum(useful.values()), by_phase),
+    )
+
+
+def elementwise_table(rows: Sequence[FlopsRow]) -> Table:
+    """Arithmetic that is no matrix product."""
+    return Table(
+        title="Elementwise arithmetic",
+        note="of one optimizer step, over all ranks, forward and backward; in no MFU",
+        columns=("kind", "FLOPs"),
+        text_columns=1,
+        rows=tuple((printable(row.name), _flops(row.useful)) for row in rows),
+        total=("total", _flops(sum(row.useful for row in rows))),
+    )
+
+
+def conventions_table(rows: Sequence[ConventionRow]) -> Table:
+    """The same step as others count it."""
+    return Table(
+        title="As others count it",
+        note="useful FLOPs of the same step; difference from the exact count",
+        columns=("convention", "source", "useful", "difference"),
+        text_columns=2,
+        rows=tuple(
+            (
+                printable(row.name),
+                printable(row.source),
+                quantity(row.useful, "FLOP").removesuffix(" FLOP"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
     )
 
 
@@ -193,6 +225,8 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "traffic": traffic_table,
     "groups": groups_table,
     "flops": flops_table,
+    "elementwise": elementwise_table,
+    "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,
     "memory": memory_table,
