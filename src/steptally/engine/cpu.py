@@ -74,6 +74,7 @@ class Replacement:
 
 def replacements() -> tuple[Replacement, ...]:
     """Every name that is replaced; the comments say who asks for it."""
+    pipeline = "megatron.core.pipeline_parallel.p2p_communication"
     random = "megatron.core.tensor_parallel.random"
     moe = "megatron.core.transformer.moe"
     norm = "megatron.core.transformer.torch_norm:WrappedTorchNorm"
@@ -96,6 +97,8 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement("torch:Tensor", "record_stream", lambda tensor, stream: None),
         Replacement("torch.cuda.nvtx", "range_push", lambda message: 0),
         Replacement("torch.cuda.nvtx", "range_pop", lambda: 0),
+        # Outputs are freed while they are still being sent, which only a CUDA stream makes safe.
+        Replacement(pipeline, "_p2p_ops", _sending_aliases(pipeline)),
         # Without Apex or Transformer Engine, norms refuse sequence parallelism.
         Replacement(norm, "__new__", _norm_for_sequence_parallel(norm)),
         # One failed import of many names leaves this one unbound without Transformer Engine.
@@ -222,6 +225,23 @@ def _set_rng_state(state: torch.Tensor, *_: Any, **__: Any) -> None:
 
 def _as_host_value(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+
+def _sending_aliases(owner: str) -> Callable[..., Any]:
+    """Pipeline sends whose memory outlives the schedule's early release of it.
+
+    After an asynchronous send, `deallocate_output_tensor` swaps the tensor's storage for an empty
+    one. gloo keeps the tensor, not its storage, and would read freed memory; an alias keeps both.
+    """
+    original = import_module(owner)._p2p_ops
+
+    def send_and_receive(**tensors: Any) -> Any:
+        for name in ("tensor_send_prev", "tensor_send_next"):
+            if tensors.get(name) is not None:
+                tensors[name] = tensors[name].detach()
+        return original(**tensors)
+
+    return send_and_receive
 
 
 def _norm_for_sequence_parallel(owner: str) -> Callable[..., torch.nn.Module]:

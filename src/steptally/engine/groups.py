@@ -1,4 +1,4 @@
-"""Megatron's process groups from a Layout, where this rank stands in them, and its seeds."""
+"""Megatron's process groups from a job, where this rank stands in them, and its seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
-from steptally.job import Layout
+from steptally.job import Job, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +26,25 @@ class RankCoordinates:
     etp: int
 
 
-def initialize_groups(layout: Layout, *, gloo_groups: bool = False) -> RankCoordinates:
-    """Create every process group of the layout; torch.distributed must be initialised.
+def initialize_groups(job: Job) -> RankCoordinates:
+    """Create every process group of the job's layout; torch.distributed must be initialised.
 
-    `gloo_groups` adds Megatron's host-side copies of the data-parallel groups, which only
-    checkpointing uses.
+    Megatron's host-side copies of the data-parallel groups are left out: only checkpoints use them.
     """
+    layout = job.layout
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         pipeline_model_parallel_size=layout.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=virtual_stages(layout),
         context_parallel_size=layout.context_parallel_size,
         expert_model_parallel_size=layout.expert_model_parallel_size,
-        expert_tensor_parallel_size=layout.expert_tensor_parallel_size,
+        # Without experts, Megatron's default (tp): one that differs restricts the rank order.
+        expert_tensor_parallel_size=(
+            layout.expert_tensor_parallel_size if job.architecture.num_experts else None
+        ),
         num_distributed_optimizer_instances=layout.num_distributed_optimizer_instances,
         order=layout.order,
-        create_gloo_process_groups=gloo_groups,
+        create_gloo_process_groups=False,
     )
     return rank_coordinates()
 

@@ -23,9 +23,9 @@ from megatron.core.tensor_parallel import (
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
 
+from steptally.engine.adapt import require_layers, uses_transformer_engine
 from steptally.engine.availability import find_parts
 from steptally.engine.config import ddp_config
-from steptally.errors import MissingPartError
 from steptally.job import Job
 
 
@@ -78,7 +78,9 @@ def model_arguments(job: Job) -> dict[str, Any]:
 
 def layer_spec(job: Job, config: TransformerConfig, stage: int | None) -> Any:
     """Which modules a layer is made of: Transformer Engine's, or Megatron-Core's own."""
-    transformer_engine = uses_transformer_engine(job)
+    parts = find_parts()
+    require_layers(job, parts)
+    transformer_engine = uses_transformer_engine(job, parts)
     if config.num_moe_experts is not None:
         return get_gpt_decoder_block_spec(
             config,
@@ -90,21 +92,6 @@ def layer_spec(job: Job, config: TransformerConfig, stage: int | None) -> Any:
         return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
     return get_gpt_layer_local_spec(
         qk_layernorm=config.qk_layernorm, normalization=config.normalization
-    )
-
-
-def uses_transformer_engine(job: Job) -> bool:
-    """Whether layers are Transformer Engine's: asked for, or assumed and installed."""
-    if job.recipe.transformer_impl != "transformer_engine":
-        return False
-    if find_parts().transformer_engine is not None:
-        return True
-    if "transformer_impl" in job.assumed:
-        return False
-    raise MissingPartError(
-        "transformer_impl transformer_engine is stated, but Transformer Engine is not installed: "
-        "it needs a CUDA machine (pip install 'transformer_engine[pytorch]'). Install it, or use "
-        "Megatron-Core's own layers: --set transformer_impl=local."
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+OPTIMIZERS = ("adam", "sgd", "muon", "dist_muon", "adaptive_muon", "lion", "soap")
+STATE_DTYPES = ("fp32", "fp16", "bf16", "fp8")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -72,10 +75,15 @@ class Recipe:
     attention_dropout: float = 0.1
     hidden_dropout: float = 0.1
     init_method_std: float = 0.02
-    optimizer: str = field(default="adam", metadata={"choices": ("adam", "sgd", "muon")})
+    optimizer: str = field(default="adam", metadata={"choices": OPTIMIZERS})
     use_distributed_optimizer: bool = False
     use_precision_aware_optimizer: bool = False
+    main_grads_dtype: str = field(default="fp32", metadata={"choices": ("fp32", "bf16")})
+    main_params_dtype: str = field(default="fp32", metadata={"choices": ("fp32", "fp16")})
+    exp_avg_dtype: str = field(default="fp32", metadata={"choices": STATE_DTYPES})
+    exp_avg_sq_dtype: str = field(default="fp32", metadata={"choices": STATE_DTYPES})
     optimizer_cpu_offload: bool = False
+    optimizer_offload_fraction: float = 1.0
     lr: float = 1e-3
     weight_decay: float = 0.01
     clip_grad: float = 1.0
@@ -83,6 +91,10 @@ class Recipe:
     adam_beta2: float = 0.999
     adam_eps: float = 1e-8
     seed: int = 1234
+
+    # How long it trains: by iterations or by samples.
+    train_iters: int | None = None
+    train_samples: int | None = None
 
     @property
     def params_dtype(self) -> str:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptally.errors import SteptallyError
 from steptally.job import Job, job_from_settings
+from steptally.trace.run_directory import ENVIRONMENT_VARIABLE
 
 if TYPE_CHECKING:
     import torch
+
+    from steptally.run.train import StepRecorder
 
 
 def main() -> None:
@@ -45,9 +49,10 @@ def write_error(directory: Path, rank: int, text: str) -> None:
 
 
 def read_job_settings(path: Path) -> Job:
-    """The job that the launcher resolved: `{"name", "source", "settings"}`."""
+    """The job that the launcher resolved: `{"name", "source", "settings", "assumed"}`."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    return job_from_settings(content["settings"], name=content["name"], source=content["source"])
+    job = job_from_settings(content["settings"], name=content["name"], source=content["source"])
+    return dataclasses.replace(job, assumed=content.get("assumed", {}))
 
 
 def run_rank(arguments: argparse.Namespace) -> None:
@@ -63,12 +68,11 @@ def run_rank(arguments: argparse.Namespace) -> None:
     device = _device()
     with _engine_for(device):
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        initialize_groups(job.layout)
+        initialize_groups(job)
         seed_this_rank(job.recipe.seed)
         trainer = prepare(job, device)
-        train(
-            trainer, source, steps=arguments.steps, recorder=PrintedSteps(int(os.environ["RANK"]))
-        )
+        with _recorder(job, arguments) as recorder:
+            train(trainer, source, steps=arguments.steps, recorder=recorder)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
@@ -86,7 +90,8 @@ class PrintedSteps:
         self.steps += 1
         record = PrintedStep()
         yield record
-        line = {"step": self.steps, "rank": self.rank, **vars(record)}
+        loss = None if record.loss is None else float(record.loss)
+        line = {"step": self.steps, "rank": self.rank, **vars(record), "loss": loss}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
@@ -95,9 +100,26 @@ class PrintedStep:
     """What `run.train` sets on a step."""
 
     def __init__(self) -> None:
-        self.loss: float | None = None
-        self.grad_norm: float | None = None
-        self.tokens = 0
+        self.loss: Any = None
+        self.grad_norm: Any = None
+        self.tokens: int | None = None
+
+
+def _recorder(
+    job: Job, arguments: argparse.Namespace
+) -> contextlib.AbstractContextManager[StepRecorder]:
+    """Into the launcher's run directory; on stdout where there is none."""
+    if ENVIRONMENT_VARIABLE not in os.environ:
+        return contextlib.nullcontext(PrintedSteps(int(os.environ["RANK"])))
+    from steptally.run.record import Recorder
+
+    return Recorder(
+        name=job.name,
+        job=job,
+        steps=arguments.steps,
+        warmup_steps=arguments.warmup_steps,
+        traced_steps=arguments.traced_steps,
+    )
 
 
 def _device() -> torch.device:
@@ -122,9 +144,15 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m steptally.run.worker")
     parser.add_argument("--job", type=Path, required=True, help="JSON of the resolved job")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--warmup-steps", type=int, default=2)
+    parser.add_argument("--traced-steps", type=_numbers, help="1-based: 6,7", metavar="LIST")
     parser.add_argument("--data", default="corpus", help="corpus, random, or a text file")
     parser.add_argument("--errors", type=Path, help="folder for the errors of failed ranks")
     return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
 
 
 if __name__ == "__main__":

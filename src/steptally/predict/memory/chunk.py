@@ -1,0 +1,136 @@
+"""The activations of one model chunk: what one pipeline stage (and virtual stage) holds.
+
+A chunk is a run of segments: embedding, layers, multi-token prediction, head. Equal layers in a row
+are one segment, so that the cost does not grow with the number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from steptally.errors import InputError
+from steptally.job import Job
+from steptally.predict.count import Count
+from steptally.predict.layers import LayerKind, layer_kinds, mtp_layer_kinds
+from steptally.predict.memory.dimensions import Dimensions
+from steptally.predict.memory.ends import (
+    embedding_operations,
+    head_operations,
+    output_layer,
+    prediction_operations,
+)
+from steptally.predict.memory.layer import layer_operations
+from steptally.predict.memory.operation import (
+    Footprint,
+    Operation,
+    footprint,
+    larger,
+)
+from steptally.predict.memory.recompute import checkpointed_layers
+from steptally.predict.stages import Chunk
+
+
+class Segment(NamedTuple):
+    """`repeats` equal parts of a chunk in a row; `operations` are those of one part.
+
+    `recomputed` says that the part is checkpointed whole: it keeps its input only.
+    """
+
+    name: str
+    repeats: Count
+    operations: Sequence[Operation]
+    recomputed: bool = False
+
+
+def chunk_segments(job: Job, dimensions: Dimensions, chunk: Chunk) -> list[Segment]:
+    """The parts of a chunk in the order of its forward pass."""
+    segments = []
+    if chunk.embedding:
+        segments.append(Segment("embedding", 1, embedding_operations(dimensions)))
+    kinds = layer_kinds(job)
+    segments += layer_segments(dimensions, [kinds[index] for index in chunk.layers])
+    if chunk.mtp_layers:
+        segments += prediction_segments(job, dimensions, chunk.mtp_layers)
+    if chunk.head:
+        operations = head_operations(dimensions, final_norm=chunk.final_norm)
+        segments.append(Segment("head", 1, operations))
+        depths = job.architecture.mtp_num_layers or 0
+        if depths:
+            segments.append(Segment("mtp head", depths, output_layer(dimensions)))
+    return segments
+
+
+def layer_segments(dimensions: Dimensions, kinds: Sequence[LayerKind]) -> list[Segment]:
+    """Decoder layers, those that full recomputation checkpoints apart from the others."""
+    layout = dimensions.layout
+    if layout.recompute_granularity != "full":
+        return list(_runs(dimensions, kinds))
+    count = _recompute_num_layers(dimensions)
+    if layout.recompute_method == "block":
+        first, rest = kinds[:count], kinds[count:]
+        return [*_units(dimensions, first, 1), *_runs(dimensions, rest)]
+    return list(_units(dimensions, kinds, count))
+
+
+def prediction_segments(job: Job, dimensions: Dimensions, depths: int) -> list[Segment]:
+    """Multi-token-prediction depths; uniform full recomputation checkpoints each."""
+    layout = job.layout
+    layer = layer_operations(dimensions, mtp_layer_kinds(job)[0])
+    again = layout.recompute_granularity == "full" and layout.recompute_method == "uniform"
+    return [Segment("mtp", depths, prediction_operations(dimensions, layer), again)]
+
+
+def segment_footprint(dimensions: Dimensions, segment: Segment) -> Footprint:
+    """What one part of a segment keeps and needs."""
+    if segment.recomputed:
+        return checkpointed_layers(dimensions, segment.operations)
+    return footprint(segment.operations)
+
+
+def chunk_footprint(dimensions: Dimensions, segments: Iterable[Segment]) -> Footprint:
+    """What a whole chunk keeps of one micro-batch, and its peaks above what was there before.
+
+    In backward the schedule holds the gradient that it received, beside those on their way; on the
+    head's chunk there is none.
+    """
+    saved: Count = 0
+    forward_peak: Count = 0
+    backward_peak: Count = 0
+    has_head = False
+    for segment in segments:
+        part = segment_footprint(dimensions, segment)
+        before = saved + (segment.repeats - 1) * part.saved  # of the last of equal parts
+        forward_peak = larger(forward_peak, before + part.forward_peak)
+        backward_peak = larger(backward_peak, before + part.backward_peak)
+        saved = saved + segment.repeats * part.saved
+        has_head = has_head or segment.name == "head"
+    if not has_head:
+        backward_peak = backward_peak + dimensions.hidden_bytes
+    return Footprint(saved=saved, forward_peak=forward_peak, backward_peak=backward_peak)
+
+
+def _runs(dimensions: Dimensions, kinds: Sequence[LayerKind]) -> Iterator[Segment]:
+    for kind, run in groupby(kinds):
+        yield Segment("layer", len(list(run)), layer_operations(dimensions, kind))
+
+
+def _units(dimensions: Dimensions, kinds: Sequence[LayerKind], size: int) -> Iterator[Segment]:
+    """Checkpointed groups of `size` layers; the last may be smaller."""
+    groups = [tuple(kinds[start : start + size]) for start in range(0, len(kinds), size)]
+    for group, run in groupby(groups):
+        operations = [
+            operation for kind in group for operation in layer_operations(dimensions, kind)
+        ]
+        yield Segment("layer", len(list(run)), operations, recomputed=True)
+
+
+def _recompute_num_layers(dimensions: Dimensions) -> int:
+    layers = dimensions.layout.recompute_num_layers
+    if layers is None:
+        raise InputError(
+            "recompute_granularity full needs recompute_num_layers: with uniform the layers of "
+            "each checkpointed group, with block the layers of each stage that run again. State it."
+        )
+    return layers

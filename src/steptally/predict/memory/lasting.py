@@ -1,0 +1,143 @@
+"""Workspaces that the first step allocates and nothing frees: they are alive at every later peak.
+
+Sources: `get_dummy_wgrad` and `get_cublas_workspace` of Transformer Engine 2.11;
+`GlobalMemoryBuffer`, `RotaryEmbedding` and `get_default_causal_mask` of megatron-core 0.16.1;
+`getChosenWorkspaceSize` of PyTorch (aten/src/ATen/cuda/CublasHandlePool.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from steptally.job import Device, Job
+from steptally.predict.count import Count
+from steptally.predict.memory.attention import ROTARY
+from steptally.predict.memory.core_attention import has_fused_softmax
+from steptally.predict.memory.dimensions import FP8_SCALES, Dimensions
+from steptally.predict.memory.operation import larger
+from steptally.predict.memory.resident import Line
+from steptally.predict.memory.weights import Weight
+from steptally.predict.stages import Chunk
+
+MIB = 2**20
+HOPPER_CUBLAS_BYTES = 32 * MIB  # from compute capability 9.0, in torch and Transformer Engine
+OLDER_TORCH_CUBLAS_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8  # ":4096:2:16:8"
+OLDER_TE_CUBLAS_BYTES = 4 * MIB
+GROUPED_GEMM_STREAMS = 4  # Transformer Engine's `get_num_cublas_streams`
+
+
+def lasting_lines(
+    job: Job,
+    dimensions: Dimensions,
+    chunks: Sequence[Chunk],
+    weights: Iterable[tuple[Count, Sequence[Weight]]],
+    device: Device | None,
+) -> list[Line]:
+    """Every lasting workspace of a rank that holds `chunks`, with the tensors `weights`."""
+    tensors = [tensor for _, run in weights for tensor in run]
+    heads = any(chunk.head for chunk in chunks)
+    layers = sum(len(chunk.layers) for chunk in chunks)
+    found = (
+        ("dummy weight gradients", dummy_gradients(dimensions, tensors)),
+        ("FP8 weight copies", fp8_weight_copies(job, weights, device)),
+        ("gathered sequence (global memory buffer)", global_buffer(dimensions, heads)),
+        ("rotary embedding", rotary_embedding(dimensions, layers)),
+        ("causal mask", causal_mask(dimensions)),
+        ("cuBLAS workspaces", cublas_workspaces(job, device)),
+    )
+    return [Line("transient", f"workspace: {name}", size) for name, size in found]
+
+
+def dummy_gradients(dimensions: Dimensions, tensors: Iterable[Weight]) -> Count:
+    """One gradient nobody reads for each shape of linear weight: it triggers DDP's hooks."""
+    if not (dimensions.transformer_engine and dimensions.recipe.gradient_accumulation_fusion):
+        return 0
+    shapes: dict[tuple[Count, Count], Count] = {}
+    for tensor in tensors:
+        if tensor.linear:
+            shapes[_shape(tensor)] = tensor.elements * dimensions.element
+    total: Count = 0
+    for size in shapes.values():
+        total = total + size
+    return total
+
+
+def fp8_weight_copies(
+    job: Job, weights: Iterable[tuple[Count, Sequence[Weight]]], device: Device | None
+) -> Count:
+    """FP8 copies of the layers' linear weights, made once a step for all micro-batches.
+
+    Delayed and tensorwise scaling need a transposed copy too, except where the device multiplies
+    FP8 in any layout (from compute capability 10.0); block scaling always keeps both directions.
+    """
+    recipe = job.recipe
+    if recipe.fp8 is None or recipe.transformer_impl != "transformer_engine":
+        return 0
+    elements: Count = 0
+    for repeats, tensors in weights:
+        for tensor in tensors:
+            if tensor.linear and tensor.name != "output_layer":
+                elements = elements + repeats * tensor.copies * tensor.elements
+    scale_every, scale_bytes = FP8_SCALES[recipe.fp8_recipe]
+    one_direction = scale_bytes == 0 and _capability(device) >= 10.0
+    copies = 1 if one_direction else 2
+    return copies * (elements + elements // scale_every * scale_bytes)
+
+
+def global_buffer(dimensions: Dimensions, has_head: bool) -> Count:
+    """Megatron-Core's own layers gather the sequence, and make scores, in one lasting buffer.
+
+    Under Transformer Engine only the LM head and the `allgather` token dispatcher do.
+    """
+    gathered = dimensions.gathered_hidden_bytes * dimensions.gathers
+    experts = dimensions.ep * dimensions.etp > 1
+    if dimensions.recipe.moe_token_dispatcher_type != "allgather":
+        experts = False
+    tokens = experts * dimensions.hidden_bytes * dimensions.ep * dimensions.etp
+    if dimensions.transformer_engine:
+        return larger(gathered if has_head else 0, tokens)
+    pairs = dimensions.heads * dimensions.tokens * dimensions.layout.seq_length
+    return larger(larger(gathered, tokens), pairs * dimensions.element)
+
+
+def rotary_embedding(dimensions: Dimensions, layers: Count) -> Count:
+    """The angles of every position in fp32, cached; MLA caches them in every layer."""
+    architecture = dimensions.architecture
+    if architecture.multi_latent_attention:
+        width, copies = architecture.qk_pos_emb_head_dim, layers
+    else:
+        width, copies = int(architecture.kv_channels * architecture.rotary_percent), 1
+    if architecture.position_embedding_type not in ROTARY:
+        return 0
+    return dimensions.sequence * width * 4 * copies
+
+
+def causal_mask(dimensions: Dimensions) -> Count:
+    """[s, s] of one byte, cached, where torch's softmax is masked."""
+    if not dimensions.unfused_attention or has_fused_softmax(dimensions):
+        return 0
+    return dimensions.layout.seq_length**2
+
+
+def cublas_workspaces(job: Job, device: Device | None) -> int:
+    """torch's workspace (LM head, router), Transformer Engine's, and its grouped GEMMs'."""
+    hopper = _capability(device) >= 9.0
+    torch = HOPPER_CUBLAS_BYTES if hopper else OLDER_TORCH_CUBLAS_BYTES
+    if job.recipe.transformer_impl != "transformer_engine":
+        return torch
+    engine = HOPPER_CUBLAS_BYTES if hopper else OLDER_TE_CUBLAS_BYTES
+    grouped = job.architecture.num_experts is not None and job.recipe.moe_grouped_gemm
+    return torch + engine * (1 + GROUPED_GEMM_STREAMS * grouped)
+
+
+def _capability(device: Device | None) -> float:
+    """The device's compute capability; a Hopper's where none is stated."""
+    stated = getattr(device, "compute_capability", "") if device is not None else ""
+    return float(stated) if stated else 9.0
+
+
+def _shape(tensor: Weight) -> tuple[Count, Count]:
+    """A key by shape; arrays of many layouts are told apart by name, since shapes rarely agree."""
+    if isinstance(tensor.rows, int) and isinstance(tensor.columns, int):
+        return tensor.rows, tensor.columns
+    return tensor.name, 0
