@@ -117,6 +117,7 @@ def _experts(job: Job) -> dict[str, Any]:
         "moe_token_dispatcher_type": recipe.moe_token_dispatcher_type,
         "moe_grouped_gemm": recipe.moe_grouped_gemm,
         "moe_permute_fusion": recipe.moe_permute_fusion,
+        "moe_router_dtype": recipe.moe_router_dtype,
         "moe_router_load_balancing_type": recipe.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": recipe.moe_aux_loss_coeff,
         "moe_expert_capacity_factor": recipe.moe_expert_capacity_factor,
