@@ -36,24 +36,32 @@ class Architecture:
     norm_epsilon: float = 1e-5
     qk_layernorm: bool = False
     attention_output_gate: bool = False
+    softmax_type: str = field(
+        default="vanilla", metadata={"choices": ("vanilla", "off-by-one", "learnable")}
+    )
     swiglu: bool = False
     quick_geglu: bool = False
     squared_relu: bool = False
+    # Two shapes that Megatron-LM's command line has no flag for; Megatron-Bridge builds both.
+    geglu: bool = False  # a gate with plain GELU (Gemma)
+    post_layer_norms: bool = False  # a further norm after attention and after the MLP (Gemma 2, 3)
     add_bias_linear: bool = True
     add_qkv_bias: bool = False
     untie_embeddings_and_output_weights: bool = False
 
-    # Attention over less than the whole prefix.
+    # Attention over less than the whole prefix. `window_size` is the number of keys that a query
+    # sees, itself included: Megatron's --window-size LEFT,RIGHT is read as LEFT + 1.
     window_size: int | None = None
-    window_attn_skip_freq: tuple[int, ...] | int | None = None
+    window_attn_skip_freq: int | tuple[int, ...] | None = None
     attention_chunk_size: int | None = None
 
     # Mixture of experts.
     num_experts: int | None = None
-    moe_layer_freq: tuple[int, ...] | int = 1
+    moe_layer_freq: int | tuple[int, ...] = 1
     moe_router_topk: int = 2
     moe_ffn_hidden_size: int | None = None
     moe_shared_expert_intermediate_size: int | None = None
+    moe_shared_expert_gate: bool = False
     moe_latent_size: int | None = None
 
     # Multi-latent attention.
@@ -75,7 +83,7 @@ class Architecture:
     @property
     def gated_linear_unit(self) -> bool:
         """Whether the MLP has a gate: two matrices up and one down instead of one and one."""
-        return self.swiglu or self.quick_geglu
+        return self.swiglu or self.quick_geglu or self.geglu
 
     @property
     def query_projection_size(self) -> int:

@@ -12,12 +12,15 @@ from steptally.errors import InputError
 from steptally.job.architecture import Architecture
 from steptally.job.cluster import Cluster
 from steptally.job.layout import Layout
+from steptally.job.pattern import evaluate_pattern
 from steptally.job.recipe import Recipe
 
 PARTS = (Architecture, Layout, Recipe, Cluster)
 WORDS_FOR_TRUE = {"true", "yes", "on", "1"}
 WORDS_FOR_FALSE = {"false", "no", "off", "0"}
 WORDS_FOR_NONE = {"none", "null", "~", ""}
+# Beyond any model or cluster; larger numbers are typing errors, and would overflow floats.
+LARGEST_NUMBER = 10**18
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,11 +62,45 @@ def coerce(setting: Setting, value: object) -> object:
             return None
         if "none" not in setting.choices:
             raise _wrong(setting, value)
+    if isinstance(value, str) and any(typing.get_origin(t) is tuple for t in setting.types):
+        value = _listed(setting, value)
     for wanted in setting.types:
         converted = _as(wanted, value)
         if converted is not None:
             return _checked_choice(setting, converted)
     raise _wrong(setting, value)
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a message: its repr, cut where it is long."""
+    text = repr(value) if not isinstance(value, str) else repr(value[:200])
+    return text if len(text) <= 80 else f"{text[:76]}…'"
+
+
+def whole_number(name: str, value: object) -> int:
+    """`value` as an integer; raises `InputError` with the setting's name where it is none."""
+    number = _as_int(value)
+    if number is None:
+        raise InputError(f"{name} is {shown(value)}: it must be a whole number.")
+    return number
+
+
+def truth(name: str, value: object) -> bool:
+    """`value` as a yes or no; raises `InputError` with the setting's name where it is neither."""
+    answer = _as_bool(value)
+    if answer is None:
+        raise InputError(f"{name} is {shown(value)}: it must be true or false.")
+    return answer
+
+
+def _listed(setting: Setting, text: str) -> object:
+    """Split a text that spells a list: `[0]*3+[1]*2`, `0,1,1`, `core_attn mlp`, `['p2p']`."""
+    if "*" in text or ("+" in text and "[" in text):
+        return evaluate_pattern(setting.name, text)
+    marked = any(mark in text for mark in "[(, ")
+    if int in setting.types and not marked:
+        return text  # a single number, as in moe_layer_freq 2
+    return [item.strip("'\"") for item in text.strip("()[] ").replace(",", " ").split()]
 
 
 def _as(wanted: Any, value: object) -> object | None:
@@ -75,7 +112,7 @@ def _as(wanted: Any, value: object) -> object | None:
     if wanted is float:
         return _as_float(value)
     if wanted is str:
-        return value.strip() if isinstance(value, str) else str(value)
+        return value.strip() if isinstance(value, str) else _scalar_text(value)
     if typing.get_origin(wanted) is tuple:
         return _as_tuple(typing.get_args(wanted)[0], value)
     return None
@@ -90,30 +127,35 @@ def _as_bool(value: object) -> bool | None:
     return False if word in WORDS_FOR_FALSE else None
 
 
+def _scalar_text(value: object) -> str | None:
+    return str(value) if isinstance(value, int | float) else None
+
+
 def _as_int(value: object) -> int | None:
-    if isinstance(value, bool):
+    """A whole number, also where it is written 4096.0 or 1e6, as YAML and JSON files do."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
+    number: int | float | None
     try:
-        return int(str(value).strip())
+        number = int(value) if isinstance(value, str) else value
     except ValueError:
+        number = _as_float(value)
+    if number is None or abs(number) > LARGEST_NUMBER:
         return None
+    return int(number) if number == int(number) else None
 
 
 def _as_float(value: object) -> float | None:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        number = float(str(value).strip())
-    except ValueError:
+        number = float(value)
+    except (ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None  # drops nan and inf alike
 
 
 def _as_tuple(element: Any, value: object) -> tuple[object, ...] | None:
-    if isinstance(value, str):
-        value = value.strip("()[] ").replace(",", " ").split()
     if not isinstance(value, list | tuple):
         return None
     items = tuple(_as(element, item) for item in value)
@@ -124,7 +166,8 @@ def _checked_choice(setting: Setting, value: object) -> object:
     if not setting.choices or value in setting.choices:
         return value
     raise InputError(
-        f"{setting.name} is {value!r}: it must be one of {', '.join(map(repr, setting.choices))}."
+        f"{setting.name} is {shown(value)}: it must be one of "
+        f"{', '.join(map(repr, setting.choices))}."
     )
 
 
@@ -133,7 +176,7 @@ def _wrong(setting: Setting, value: object) -> InputError:
         expected = f"one of {', '.join(map(repr, setting.choices))}"
     else:
         expected = " or ".join(_type_name(wanted) for wanted in setting.types)
-    return InputError(f"{setting.name} is {value!r}: it must be {expected}.")
+    return InputError(f"{setting.name} is {shown(value)}: it must be {expected}.")
 
 
 def _type_name(wanted: Any) -> str:

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Dense peaks per dtype, memory, bandwidth, each with its source.
+    """Dense peaks per dtype, memory, bandwidth, links, each with its source.
 
     `dense_peak_flops_per_s` maps a dtype (`fp32`, `tf32`, `bf16`, `fp16`, `fp8`, …) to FLOP/s
-    without sparsity. `source` says where the figures come from: a data sheet, or a measurement.
+    without sparsity; a dtype that is absent has no published peak, which is not a peak of zero.
+    `accumulate` maps a dtype to its accumulator where that is not the usual one (fp32 for floating
+    point, int32 for int8). `source` says where the figures come from: a data sheet, or a
+    measurement; `note` says what a reader of the figures must know. Bandwidths are bytes/s in one
+    direction: `link` joins devices of one `link_domain_size`, `host` is PCIe or NVLink-C2C to the
+    CPU. `formats` are the number formats of the matrix units; `sparsity_factor` is the published
+    2:4-sparse peak over the dense one. The last four fields serve finding a device by its name.
     """
 
     name: str
@@ -19,3 +25,27 @@ class Device:
     memory_bytes: int | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     source: str = ""
+
+    title: str = ""
+    vendor: str = ""
+    architecture: str = ""
+    form: str = ""
+    note: str = ""
+    accumulate: Mapping[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...] = ()
+    sparsity_factor: float = 1.0
+    multiprocessors: int | None = None
+    compute_capability: str = ""
+    link: str = ""
+    link_bandwidth_bytes_per_s: float | None = None
+    link_domain_size: int | None = None
+    host_bandwidth_bytes_per_s: float | None = None
+    devices_per_node: int | None = None
+    family: str = ""
+    name_words: tuple[str, ...] = ()
+    driver_name_is_bare: bool = False
+    usual: bool = False
+
+    def has_format(self, number_format: str) -> bool:
+        """Whether the matrix units take this format (`bf16`, `fp8`, `mxfp8`, `nvfp4`, …)."""
+        return number_format in self.formats

@@ -15,8 +15,11 @@ from steptally.job.recipe import Recipe
 class Job:
     """Architecture + Layout + Recipe + Cluster, resolved and checked.
 
-    `assumed` maps each setting that the source left open to why it has the value it has; `unknown`
-    keeps settings that steptally does not know, as they were written.
+    `assumed` maps each setting that the source left open to why it has the value it has. `unknown`
+    keeps settings that steptally does not know, as they were written; `ignored` those that no
+    account depends on (paths, logging, data: `job.options`). `notes` are sentences that a reader
+    of the source owes the user: what it overrode, decided, or finds odd. `named_like` is the
+    catalogue's model that the job is named after, whether or not it is built like it.
     """
 
     name: str
@@ -27,6 +30,9 @@ class Job:
     cluster: Cluster
     assumed: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, object] = field(default_factory=dict)
+    ignored: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    named_like: str | None = None
 
     @property
     def padded_vocab_size(self) -> int:
@@ -60,4 +66,6 @@ class Job:
             "padded_vocab_size": self.padded_vocab_size,
             "assumed": [f"{name}: {why}" for name, why in self.assumed.items()],
             "unknown": [f"{name}: {value}" for name, value in self.unknown.items()],
+            "ignored": [f"{name}: {value}" for name, value in self.ignored.items()],
+            "notes": list(self.notes),
         }

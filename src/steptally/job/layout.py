@@ -33,6 +33,7 @@ class Layout:
     seq_length: int
     micro_batch_size: int
     global_batch_size: int
+    rampup_batch_size: tuple[int, ...] | None = None  # start, increment, samples until full
 
     recompute_granularity: str | None = field(
         default=None, metadata={"choices": ("full", "selective")}

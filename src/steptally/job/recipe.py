@@ -92,6 +92,10 @@ class Recipe:
     adam_eps: float = 1e-8
     seed: int = 1234
 
+    # How long it trains: by iterations or by samples.
+    train_iters: int | None = None
+    train_samples: int | None = None
+
     @property
     def params_dtype(self) -> str:
         """The dtype of parameters and matrix products: `fp32`, `bf16` or `fp16`."""

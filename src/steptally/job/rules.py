@@ -23,10 +23,11 @@ def nearest_divisors(number: int, near: int) -> str:
     >>> nearest_divisors(12, 5)
     '4 or 6'
     """
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    below = [d for d in divisors if d < near][-1:]
-    above = [d for d in divisors if d > near][:1]
-    return " or ".join(map(str, below + above))
+    reach = 10_000  # sizes that a layout divides by are small; a mistyped number may be huge
+    below = (d for d in range(near - 1, max(0, near - reach), -1) if number % d == 0)
+    above = (d for d in range(near + 1, min(number, near + reach) + 1) if number % d == 0)
+    found = [d for d in (next(below, 1), next(above, number)) if d != near]
+    return " or ".join(map(str, sorted(set(found))))
 
 
 def nearest_multiples(step: int, near: int) -> str:
@@ -196,8 +197,39 @@ def experts_divide(job: Job) -> None:
         )
 
 
+def patterns_fit_the_layers(job: Job) -> None:
+    """A list of 0 and 1 for each layer has one entry a layer."""
+    architecture = job.architecture
+    for name in ("moe_layer_freq", "window_attn_skip_freq"):
+        pattern = getattr(architecture, name)
+        if not isinstance(pattern, tuple):
+            continue
+        if len(pattern) != architecture.num_layers:
+            raise InputError(
+                f"{name} has {len(pattern)} entries and num_layers is {architecture.num_layers}: "
+                f"it needs one for each layer, as in [0]*1+[1]*{architecture.num_layers - 1}."
+            )
+        odd = next((entry for entry in pattern if entry not in (0, 1)), None)
+        if odd is not None:
+            raise InputError(f"{name} holds {odd}: each entry is 0 or 1, without or with it.")
+
+
+def positions_reach_the_sequence(job: Job) -> None:
+    """Learned positions exist up to max_position_embeddings only."""
+    architecture, length = job.architecture, job.layout.seq_length
+    positions = architecture.max_position_embeddings
+    learned = architecture.position_embedding_type == "learned_absolute"
+    if learned and positions is not None and positions < length:
+        raise InputError(
+            f"seq_length {length} is more than max_position_embeddings {positions}: learned "
+            f"positions end there; shorten the sequence or raise max_position_embeddings."
+        )
+
+
 def precision_is_one(job: Job) -> None:
-    """bf16 and fp16 exclude each other."""
+    """bf16 and fp16 exclude each other, and fp8 and fp4."""
+    if job.recipe.fp8 and job.recipe.fp4:
+        raise InputError("fp8 and fp4 are both set: Megatron-LM trains with one; drop one of them.")
     if job.recipe.bf16 and job.recipe.fp16:
         raise InputError("bf16 and fp16 are both set: a job has one precision; drop one of them.")
 
@@ -211,7 +243,11 @@ def parts_go_together(job: Job) -> None:
             f"{layout.virtual_pipeline_model_parallel_size} but pipeline_model_parallel_size is 1: "
             f"interleaving needs at least 2 stages."
         )
-    if recipe.overlap_param_gather and not recipe.use_distributed_optimizer:
+    if recipe.tp_comm_overlap and _tp(job) > 1 and not layout.sequence_parallel:
+        raise InputError(
+            "tp_comm_overlap needs sequence_parallel (Megatron's own rule): set both or neither."
+        )
+    if recipe.overlap_param_gather and not recipe.use_distributed_optimizer and not fsdp(job):
         raise InputError(
             "overlap_param_gather needs use_distributed_optimizer: without it no parameters are "
             "gathered. Set it, or drop overlap_param_gather."
@@ -231,6 +267,11 @@ def parts_go_together(job: Job) -> None:
             f"recompute_method {layout.recompute_method} applies to recompute_granularity full "
             f"only, which is {layout.recompute_granularity or 'not set'}."
         )
+
+
+def fsdp(job: Job) -> bool:
+    """Whether Megatron-FSDP shards parameters, which brings the distributed optimizer with it."""
+    return str(job.unknown.get("use_megatron_fsdp", False)).lower() == "true"
 
 
 def _tp(job: Job) -> int:
@@ -258,6 +299,8 @@ RULES = (
     uneven_pipeline_divides,
     sequence_divides,
     experts_divide,
+    patterns_fit_the_layers,
+    positions_reach_the_sequence,
     precision_is_one,
     parts_go_together,
 )

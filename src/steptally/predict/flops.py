@@ -17,9 +17,19 @@ from steptally.errors import InputError
 from steptally.job import Job
 from steptally.predict.convention import EXACT_CAUSAL, Convention
 from steptally.predict.count import Count
-from steptally.predict.layers import count_layer_kinds
-from steptally.predict.recompute import recomputed_layers, recomputed_modules
-from steptally.predict.terms import Batch, Term, layer_terms, output_layer_term
+from steptally.predict.layers import count_layer_kinds, mtp_layer_kinds
+from steptally.predict.model_terms import (
+    layer_terms,
+    mtp_layer_terms,
+    mtp_output_layer_term,
+    output_layer_term,
+)
+from steptally.predict.recompute import (
+    recomputed_layers,
+    recomputed_mtp_layers,
+)
+from steptally.predict.reruns import selective_reruns
+from steptally.predict.terms import Batch, Term
 from steptally.tally import FlopsRow
 
 
@@ -31,7 +41,7 @@ class StepFlops(NamedTuple):
 
 
 class CountedTerm(NamedTuple):
-    """A term, how many layers have it, and in how many of them it runs again in backward."""
+    """A term, how many layers have it, and how often it runs again in backward over all of them."""
 
     term: Term
     layers: int
@@ -47,10 +57,12 @@ def predict_flops(
 
     `packed_lengths` are the lengths in tokens of the documents that fill one sequence (attention
     stays inside a document); None means one document of `seq_length`. The convention decides what
-    is useful; executed FLOPs are those of the kernels that the job runs. All are exact ints.
+    is useful; executed FLOPs are those of the kernels that the job runs. All are exact ints. A
+    convention with a formula of its own has one useful row, of the whole step.
     """
+    batch = step_batch(job, packed_lengths)
     totals: dict[tuple[str, str], list[Count]] = {("embedding", "forward"): [0, 0]}
-    for term, layers, rerun_layers in _step_terms(job, convention, packed_lengths):
+    for term, layers, rerun_layers in step_terms(job, convention, batch):
         for phase, useful, executed in (
             ("forward", layers * term.useful, layers * term.executed),
             ("backward", 2 * layers * term.useful, layers * term.executed_backward),
@@ -58,8 +70,11 @@ def predict_flops(
         ):
             if executed or phase != "recompute":
                 total = totals.setdefault((term.name, phase), [0, 0])
-                total[0] += useful
+                total[0] += 0 if convention.formula else useful
                 total[1] += executed
+    by_formula = _useful_beside_terms(job, convention, batch)
+    if by_formula:
+        totals[("whole step", "step")] = [by_formula, 0]
     return [
         FlopsRow(name=name, phase=phase, useful=useful, executed=executed)
         for (name, phase), (useful, executed) in totals.items()
@@ -72,25 +87,56 @@ def flops_per_step(
     packed_lengths: Sequence[int] | None = None,
 ) -> StepFlops:
     """The sums of `predict_flops`, without its rows."""
+    batch = step_batch(job, packed_lengths)
     useful = executed = 0
-    for term, layers, rerun_layers in _step_terms(job, convention, packed_lengths):
+    for term, layers, rerun_layers in step_terms(job, convention, batch):
         useful += 3 * layers * term.useful
         executed += layers * (term.executed + term.executed_backward)
         executed += rerun_layers * term.executed
-    return StepFlops(useful, executed)
+    if convention.formula:
+        useful = 0
+    return StepFlops(useful + _useful_beside_terms(job, convention, batch), executed)
 
 
-def _step_terms(
-    job: Job, convention: Convention, packed_lengths: Sequence[int] | None
-) -> Iterator[CountedTerm]:
-    batch = step_batch(job, packed_lengths)
+def useful_flops(
+    job: Job,
+    convention: Convention = EXACT_CAUSAL,
+    packed_lengths: Sequence[int] | None = None,
+) -> Count:
+    """Useful FLOPs of a step alone."""
+    if convention.formula:
+        return convention.formula(job, step_batch(job, packed_lengths))
+    return flops_per_step(job, convention, packed_lengths).useful
+
+
+def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Count:
+    """What a convention counts that is no product forward or backward of a term."""
+    if convention.formula:
+        return convention.formula(job, batch)
+    if not convention.recompute:
+        return 0
+    return sum(
+        layers * term.useful
+        for kind, layers in count_layer_kinds(job.architecture).items()
+        for term in layer_terms(job, kind, batch, convention)
+    )
+
+
+def step_terms(job: Job, convention: Convention, batch: Batch) -> Iterator[CountedTerm]:
+    """Every term of the model: decoder layers by kind, the LM head, and MTP modules."""
     rerun = recomputed_layers(job)
-    modules = recomputed_modules(job)
     for kind, layers in count_layer_kinds(job.architecture).items():
         for term in layer_terms(job, kind, batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, layers, layers if selected else rerun.get(kind, 0))
+            again = rerun.get(kind, 0) + layers * selective_reruns(job, term.modules)
+            yield CountedTerm(term, layers, again)
     yield CountedTerm(output_layer_term(job, batch), 1, 0)
+    mtp_layers = len(mtp_layer_kinds(job))
+    if mtp_layers:
+        rerun_mtp_layers = recomputed_mtp_layers(job)
+        for term in mtp_layer_terms(job, mtp_layer_kinds(job)[0], batch, convention):
+            again = rerun_mtp_layers + mtp_layers * selective_reruns(job, term.modules)
+            yield CountedTerm(term, mtp_layers, again)
+        yield CountedTerm(mtp_output_layer_term(job, batch), mtp_layers, 0)
 
 
 def step_batch(job: Job, packed_lengths: Sequence[int] | None = None) -> Batch:

@@ -4,6 +4,7 @@ from steptally.tally.figure import Figure
 from steptally.tally.rows import (
     FlopsRow,
     GemmRow,
+    GroupRow,
     GroupTime,
     MemoryRow,
     ParametersRow,
@@ -19,6 +20,7 @@ __all__ = [
     "Figure",
     "FlopsRow",
     "GemmRow",
+    "GroupRow",
     "GroupTime",
     "MemoryRow",
     "ParametersRow",

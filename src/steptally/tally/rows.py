@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PHASES = ("forward", "backward", "recompute")
+# A matrix product's backward is two: the gradient of its input and of its weight.
+GEMM_PHASES = ("forward", "dgrad", "wgrad", "recompute")
+# Beside those of the model: after the last backward, the update, and what is logged.
+TRAFFIC_PHASES = (*PHASES, "gradients", "optimizer", "logging")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,11 @@ class GemmRow:
     """One shape of matrix product, C[m,n] = A[m,k] · B[k,n], `batch` of them a call.
 
     `calls` and `flops` are per step of one rank (`rank` is None where ranks are summed), `bytes`
-    counts each operand and the result once a call; `waves` and `bound` are None without a device.
+    counts each operand and the result once a call. `intensity` is FLOP/byte, `cuts` the parallel
+    axis that made a dimension smaller (`n/tp`), `misaligned` the dimensions that tensor cores do
+    not like. What needs a device is None without one: `tile` (m×n of one thread block), `waves`,
+    `tail_efficiency` (waves / whole waves), `bound` (compute, memory, launch), `efficiency` (the
+    expected part of the dense peak, an upper bound) and `restore` (what would raise it).
     """
 
     name: str
@@ -50,6 +58,14 @@ class GemmRow:
     waves: float | None = None
     bound: str | None = None
     rank: int | None = None
+    dtype: str | None = None
+    intensity: float | None = None
+    cuts: str = ""
+    misaligned: str = ""
+    tile: str | None = None
+    tail_efficiency: float | None = None
+    efficiency: float | None = None
+    restore: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,9 @@ class TrafficRow:
     """One kind of collective in one process group, as one rank sees it.
 
     `bytes_per_call` is the size of the full tensor that the collective leaves or reduces (not
-    bytes on the wire); `scope` is `intra-node`, `inter-node` or None where it is not known.
+    bytes on the wire); `scope` is `intra-node`, `inter-node` or None where it is not known. `name`
+    says which tensor. `overlap_flag` is the setting that would hide it behind compute, `overlapped`
+    whether the job does (with or without a flag).
     """
 
     group: str
@@ -68,6 +86,26 @@ class TrafficRow:
     bytes_per_call: int
     rank: int | None = None
     scope: str | None = None
+    name: str = ""
+    dtype: str | None = None
+    bytes_per_step: int | None = None
+    overlap_flag: str | None = None
+    overlapped: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """One process group of one rank: its members in Megatron's order.
+
+    `nodes` is how many nodes they stand on.
+    """
+
+    group: str
+    group_size: int
+    ranks: tuple[int, ...]
+    nodes: int
+    scope: str
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +156,15 @@ class TimeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One optimizer step as one rank saw it; `loss` is None on ranks that do not compute it."""
+    """One optimizer step as one rank saw it; `loss` is None on ranks that do not compute it.
+
+    `tokens` are the whole job's in this step, None where the loop did not say.
+    """
 
     step: int
     rank: int
     duration_ns: int
-    tokens: int
+    tokens: int | None
     traced: bool
     warmup: bool
     loss: float | None = None
@@ -135,9 +176,10 @@ ROW_TYPES: dict[str, type] = {
     "parameters": ParametersRow,
     "gemms": GemmRow,
     "traffic": TrafficRow,
+    "groups": GroupRow,
     "memory": MemoryRow,
     "time": TimeRow,
     "steps": StepRow,
 }
 
-Row = FlopsRow | ParametersRow | GemmRow | TrafficRow | MemoryRow | TimeRow | StepRow
+Row = FlopsRow | ParametersRow | GemmRow | TrafficRow | GroupRow | MemoryRow | TimeRow | StepRow

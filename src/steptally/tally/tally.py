@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from steptally.errors import InputError
 from steptally.tally.figure import Figure
-from steptally.tally.rows import ROW_TYPES, GroupTime, Row
+from steptally.tally.rows import ROW_TYPES, Row
 
 SCHEMA = "steptally/1"
 
@@ -19,7 +21,8 @@ SCHEMA = "steptally/1"
 class Tally:
     """What a training step costs, on one basis or several.
 
-    `basis` is what the accounts rest on; single figures may rest on another and say so.
+    `basis` is what the accounts rest on, but for those named in `account_bases`; single figures
+    may rest on another and say so.
     `refusals` name what could not be known, and how to supply it.
     """
 
@@ -28,8 +31,13 @@ class Tally:
     convention: str = ""
     summary: Mapping[str, Figure] = field(default_factory=dict)
     accounts: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    account_bases: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     refusals: Sequence[str] = ()
+
+    def basis_of(self, account: str) -> str:
+        """What an account rests on."""
+        return self.account_bases.get(account, self.basis)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints; keys are documented in docs/schema.md."""
@@ -52,6 +60,7 @@ class Tally:
                 name: [dataclasses.asdict(row) for row in rows]
                 for name, rows in self.accounts.items()
             },
+            "account_bases": dict(self.account_bases),
             "warnings": list(self.warnings),
             "refusals": list(self.refusals),
         }
@@ -71,28 +80,28 @@ def tally_from_json(text: str, source: str = "tally") -> Tally:
         found = content.get("schema") if isinstance(content, dict) else type(content).__name__
         raise InputError(f"{source} has schema {found!r}: this steptally reads {SCHEMA!r}.")
     try:
-        return Tally(
-            basis=content["basis"],
-            job=content["job"],
-            convention=content["convention"],
-            summary={
-                name: Figure(value=value, **content["figures"][name])
-                for name, value in content["summary"].items()
-            },
-            accounts={
-                name: [_row(name, row) for row in rows]
-                for name, rows in content["accounts"].items()
-                if name in ROW_TYPES
-            },
-            warnings=tuple(content["warnings"]),
-            refusals=tuple(content["refusals"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{source} is a damaged tally: {error!r}. Make it again.") from error
+        return _from_json(content)
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise InputError(f"{source} is a damaged tally ({error!r}): make it again.") from error
 
 
-def _row(account: str, values: Mapping[str, Any]) -> Any:
-    arguments = dict(values)
-    if "groups" in arguments:
-        arguments["groups"] = tuple(GroupTime(**group) for group in arguments["groups"])
-    return ROW_TYPES[account](**arguments)
+def _from_json(content: Mapping[str, Any]) -> Tally:
+    """Every part checked against its declared types: a reader of rows needs no checks."""
+    figures = content["figures"]
+    return Tally(
+        basis=msgspec.convert(content["basis"], str),
+        job=msgspec.convert(content["job"], dict[str, Any]),
+        convention=msgspec.convert(content["convention"], str),
+        summary={
+            name: msgspec.convert({**figures[name], "value": value}, Figure)
+            for name, value in content["summary"].items()
+        },
+        accounts={
+            name: msgspec.convert(rows, list[ROW_TYPES[name]])  # type: ignore[valid-type]
+            for name, rows in content["accounts"].items()
+            if name in ROW_TYPES
+        },
+        account_bases=msgspec.convert(content.get("account_bases", {}), dict[str, str]),
+        warnings=msgspec.convert(content["warnings"], tuple[str, ...]),
+        refusals=msgspec.convert(content["refusals"], tuple[str, ...]),
+    )

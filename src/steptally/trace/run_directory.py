@@ -6,6 +6,9 @@
         traces/rank<N>.json.gz   Kineto trace of the traced steps
         tally.json               the step's accounts
         report.html              the same for people
+        job.json                 what the ranks were started with
+        logs/rank<N>.log         what each rank printed; torchrun's own output
+        errors/rank<N>.txt       the error of each rank that failed by one
 
 `run` writes it, `measure` reads it, so its format lives below both. Every file is written whole
 under another name and then renamed (`steps.jsonl` is appended line by line): a killed run leaves
@@ -24,6 +27,8 @@ from typing import Any
 from steptally.errors import InputError
 
 FORMAT = "steptally-run/1"
+# Tells a recorder which directory its launcher has chosen.
+ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,24 @@ class RunDirectory:
     def trace(self, rank: int) -> Path:
         """The Kineto trace of one rank."""
         return self.path / "traces" / f"rank{rank}.json.gz"
+
+    @property
+    def job(self) -> Path:
+        """What the ranks of `steptally run` were started with."""
+        return self.path / "job.json"
+
+    def log(self, rank: int) -> Path:
+        """What one rank printed."""
+        return self.path / "logs" / f"rank{rank}.log"
+
+    def error(self, rank: int) -> Path:
+        """The error that ended one rank: a traceback, or steptally's own message."""
+        return self.path / "errors" / f"rank{rank}.txt"
+
+    @property
+    def failures(self) -> Path:
+        """How each failed rank ended, as torchrun saw it."""
+        return self.path / "errors" / "failures.json"
 
     def traces(self) -> dict[int, Path]:
         """The traces that are there, by rank."""

@@ -1,0 +1,98 @@
+"""The account of a recorded run: what was measured, beside what its job predicts.
+
+`measure` and `predict` know nothing of each other; here their figures meet in one tally.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from steptally.cli.peak import peak_of_run
+from steptally.cli.utilisation import utilisation
+from steptally.errors import InputError
+from steptally.job import Job, job_from_settings
+from steptally.tally import Figure, Tally
+from steptally.trace.run_directory import RunDirectory, write_atomically
+
+
+def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally:
+    """Measure a run directory and add what its job predicts, with MFU and HFU.
+
+    `job` replaces the job of the manifest, which a user's own loop may have left out.
+    """
+    from steptally.measure.run import measure_run
+
+    manifest = directory.read_manifest()
+    measured = measure_run(directory)
+    job = job or job_of(manifest)
+    if job is None:
+        why = (
+            "useful FLOPs, MFU, HFU: the run does not say which job it trained; "
+            "pass --job JOB to `steptally report`, or job=… to steptally.Recorder"
+        )
+        return replace(measured, refusals=[*measured.refusals, why])
+    return _with_prediction(measured, job, manifest)
+
+
+def save(directory: RunDirectory, tally: Tally) -> None:
+    """Write `tally.json` and `report.html` into the run directory."""
+    from steptally.report.html import render_html
+
+    write_atomically(directory.tally, tally.dumps())
+    write_atomically(directory.report, render_html(tally))
+
+
+def job_of(manifest: dict[str, Any]) -> Job | None:
+    """The job that a manifest describes; None where its loop stated none."""
+    settings = manifest.get("settings")
+    if not settings:
+        return None
+    described = manifest.get("job") or {}
+    assumed = (text.partition(": ") for text in described.get("assumed", ()))
+    return job_from_settings(
+        settings,
+        name=described.get("name", "job"),
+        source=described.get("source", "manifest.json"),
+        assumed={name: why for name, _, why in assumed},
+    )
+
+
+def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tally:
+    from steptally.predict.account import predict
+
+    predicted = predict(job)
+    summary = dict(predicted.summary)
+    summary.update(measured.summary)
+    executed = predicted.summary["flops_per_step_executed"]
+    summary["flops_per_step_executed_predicted"] = executed
+    refusals = [*measured.refusals]
+    warnings = [*measured.warnings, *predicted.warnings]
+    warnings += _disagreement(measured, executed)
+    if "step_time_s" in measured.summary:
+        try:
+            peak = peak_of_run(manifest, job.recipe.params_dtype)
+            summary.update(utilisation(summary, job, peak))
+        except InputError as error:
+            refusals.append(f"mfu, hfu: {error}")
+    accounts = {**predicted.accounts, **measured.accounts}
+    bases = {name: "predicted" for name in accounts if name not in measured.accounts}
+    return Tally(
+        basis="measured",
+        job=predicted.job,
+        convention=predicted.convention,
+        summary=summary,
+        accounts=accounts,
+        account_bases=bases,
+        warnings=warnings,
+        refusals=refusals,
+    )
+
+
+def _disagreement(measured: Tally, predicted_executed: Figure) -> list[str]:
+    """A warning where recorded and predicted matrix products are not the same work."""
+    recorded = measured.summary.get("flops_per_step_executed")
+    if recorded is None or recorded.value == predicted_executed.value:
+        return []
+    difference = f"{recorded.value} summed from recorded matmul shapes"
+    return [f"executed FLOPs differ: {difference}, {predicted_executed.value} predicted"]

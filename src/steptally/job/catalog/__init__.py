@@ -1,0 +1,1 @@
+"""Data with sources: accelerators (`devices.toml`) and models (`models.toml`)."""

@@ -1,0 +1,265 @@
+"""Each account as one table of text, which the terminal and the HTML page only draw."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from steptally.report.quantity import printable, quantity, ranges
+from steptally.tally import (
+    FlopsRow,
+    GemmRow,
+    GroupRow,
+    MemoryRow,
+    ParametersRow,
+    Tally,
+    TrafficRow,
+)
+
+# Stands in a cell that has nothing to say.
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns and rows of text; the first `text_columns` are words, the others numbers.
+
+    Rows with the same `headings` entry stand under it. `total` closes the table where its rows
+    add up; `left_out` counts the rows not shown.
+    """
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    text_columns: int
+    rows: tuple[tuple[str, ...], ...]
+    headings: tuple[str, ...] = ()
+    total: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
+    """A table for each account that the tally holds, of at most `most_rows` rows each."""
+    tables = []
+    for account, draw in DRAWN.items():
+        if tally.accounts.get(account):
+            table = _without_constant_columns(draw(tally.accounts[account]))
+            note = f"{printable(tally.basis_of(account))}; {table.note}"
+            tables.append(_shortened(replace(table, note=note), most_rows))
+    return tables
+
+
+def flops_table(rows: Sequence[FlopsRow]) -> Table:
+    """FLOPs by term: useful, and executed by phase."""
+    phases = list(dict.fromkeys(row.phase for row in rows))
+    useful: dict[str, int] = defaultdict(int)
+    executed: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        useful[row.name] += row.useful
+        executed[row.name][row.phase] += row.executed
+
+    def line(name: str, of_useful: int, of_phase: Sequence[int]) -> tuple[str, ...]:
+        numbers = (of_useful, *of_phase, sum(of_phase))
+        return (printable(name), *(_flops(number) for number in numbers))
+
+    by_phase = [sum(terms[phase] for terms in executed.values()) for phase in phases]
+    return Table(
+        title="FLOPs by term",
+        note="of one optimizer step, over all ranks; each phase and the last column are executed: "
+        "useful, and recompute, padding and unfused attention's full square",
+        columns=("term", "useful", *(printable(phase) for phase in phases), "executed"),
+        text_columns=1,
+        rows=tuple(
+            line(name, useful[name], [executed[name][phase] for phase in phases]) for name in useful
+        ),
+        total=line("total", sum(useful.values()), by_phase),
+    )
+
+
+def parameters_table(rows: Sequence[ParametersRow]) -> Table:
+    """Parameters by kind of tensor."""
+
+    def line(name: str, count: int, active: int) -> tuple[str, ...]:
+        return (printable(name), f"{count:,}", f"{active:,}")
+
+    return Table(
+        title="Parameters",
+        note="over the whole model; active is what one token uses",
+        columns=("kind", "parameters", "active"),
+        text_columns=1,
+        rows=tuple(line(row.name, row.count, row.active) for row in rows),
+        total=line("total", sum(row.count for row in rows), sum(row.active for row in rows)),
+    )
+
+
+def gemms_table(rows: Sequence[GemmRow]) -> Table:
+    """Matrix products by shape, the most FLOPs first; equal ones of several ranks are one line."""
+    merged = sorted(_merged(rows), key=lambda pair: -pair[0].flops)
+    columns = ("product", "phase", "ranks", "dtype", "bound by", "cut by", "m × n × k", "batch")
+    return Table(
+        title="Matrix products",
+        note="C[m,n] = A[m,k] · B[k,n]; calls and FLOPs are of one step of each rank named",
+        columns=(*columns, "calls", "FLOPs", "FLOP/byte", "waves", "of peak"),
+        text_columns=6,
+        rows=tuple(
+            (
+                printable(row.name),
+                printable(row.phase),
+                ranks,
+                printable(row.dtype or NOTHING),
+                printable(row.bound or NOTHING),
+                printable(row.cuts or NOTHING),
+                " × ".join(f"{size:,}" for size in (row.m, row.n, row.k)),
+                f"{row.batch:,}",
+                f"{row.calls:,}",
+                _flops(row.flops),
+                _or_nothing(row.intensity, ""),
+                _or_nothing(row.waves, ""),
+                _or_nothing(row.efficiency, "1"),
+            )
+            for row, ranks in merged
+        ),
+    )
+
+
+def traffic_table(rows: Sequence[TrafficRow]) -> Table:
+    """Collectives under their process group; equal ones of several ranks are one line."""
+    merged = sorted(_merged(rows), key=lambda pair: (pair[0].group, pair[0].group_size))
+    return Table(
+        title="Communication by process group",
+        note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
+        columns=(
+            *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
+            *("calls", "bytes a call", "in all"),
+        ),
+        text_columns=7,
+        headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
+        rows=tuple(
+            (
+                printable(row.collective),
+                printable(row.name or NOTHING),
+                printable(row.phase),
+                ranks,
+                printable(row.scope or NOTHING),
+                printable(row.dtype or NOTHING),
+                NOTHING if row.overlapped is None else quantity(row.overlapped, ""),
+                f"{row.calls_per_step:,}",
+                quantity(row.bytes_per_call, "byte"),
+                quantity(_bytes_per_step(row), "byte"),
+            )
+            for row, ranks in merged
+        ),
+    )
+
+
+def groups_table(rows: Sequence[GroupRow]) -> Table:
+    """Process groups by name and members, each once."""
+    groups = dict.fromkeys((row.group, row.ranks, row.scope, row.nodes) for row in rows)
+    return Table(
+        title="Process groups",
+        note="ranks in the order of their numbers",
+        columns=("group", "ranks", "scope", "size", "nodes"),
+        text_columns=3,
+        rows=tuple(
+            (printable(group), ranges(ranks), printable(scope), f"{len(ranks):,}", f"{nodes:,}")
+            for group, ranks, scope, nodes in groups
+        ),
+    )
+
+
+def memory_table(rows: Sequence[MemoryRow]) -> Table:
+    """Bytes by lifetime and kind, from the rank that has least to the one that has most."""
+    by_kind: dict[tuple[str, str], list[MemoryRow]] = defaultdict(list)
+    for row in rows:
+        by_kind[row.lifetime, row.name].append(row)
+
+    def line(lifetime: str, name: str, ranks: list[MemoryRow]) -> tuple[str, ...]:
+        least, most = min(ranks, key=_bytes), max(ranks, key=_bytes)
+        sizes = (quantity(least.bytes, "byte"), quantity(most.bytes, "byte"))
+        return (printable(lifetime), printable(name), *sizes, str(most.rank))
+
+    return Table(
+        title="Memory",
+        note="of one rank; kinds of different lifetimes do not add up",
+        columns=("lifetime", "kind", "least", "most", "on rank"),
+        text_columns=2,
+        rows=tuple(line(lifetime, name, ranks) for (lifetime, name), ranks in by_kind.items()),
+    )
+
+
+DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
+    "traffic": traffic_table,
+    "groups": groups_table,
+    "flops": flops_table,
+    "gemms": gemms_table,
+    "parameters": parameters_table,
+    "memory": memory_table,
+}
+
+
+def _bytes(row: MemoryRow) -> int:
+    return row.bytes
+
+
+def _bytes_per_step(row: TrafficRow) -> int:
+    if row.bytes_per_step is not None:
+        return row.bytes_per_step
+    return row.calls_per_step * row.bytes_per_call
+
+
+def _or_nothing(value: float | None, unit: str) -> str:
+    return NOTHING if value is None else quantity(value, unit)
+
+
+def _flops(number: int) -> str:
+    return quantity(number, "FLOP").removesuffix(" FLOP")
+
+
+def _merged(rows: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Rows that differ in their rank only, once each, with those ranks in words."""
+    ranks: dict[tuple[object, ...], list[Any]] = defaultdict(list)
+    for row in rows:
+        key = tuple(getattr(row, field.name) for field in fields(row) if field.name != "rank")
+        ranks[key].append(row)
+    return [(same[0], _ranks_in_words([row.rank for row in same])) for same in ranks.values()]
+
+
+def _ranks_in_words(ranks: Sequence[int | None]) -> str:
+    known = [rank for rank in ranks if rank is not None]
+    return ranges(known) if known else "each"
+
+
+def _shortened(table: Table, most_rows: int) -> Table:
+    return replace(
+        table,
+        rows=table.rows[:most_rows],
+        headings=table.headings[:most_rows],
+        left_out=max(0, len(table.rows) - most_rows),
+    )
+
+
+def _without_constant_columns(table: Table) -> Table:
+    """Leave out columns that say nothing, and say once what a column of words repeats."""
+    dropped, said_once = set(), []
+    for place, values in enumerate(zip(*table.rows, strict=True)):
+        if place == 0 or len(set(values)) > 1:
+            continue
+        if values[0] == NOTHING:
+            dropped.add(place)
+        elif place < table.text_columns and len(values) > 1:
+            dropped.add(place)
+            said_once.append(f"{table.columns[place]} {values[0]}")
+
+    def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
+
+    return replace(
+        table,
+        note=table.note + (f"; in every row: {', '.join(said_once)}" if said_once else ""),
+        columns=kept(table.columns),
+        text_columns=sum(place not in dropped for place in range(table.text_columns)),
+        rows=tuple(kept(row) for row in table.rows),
+        total=kept(table.total),
+    )

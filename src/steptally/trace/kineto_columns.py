@@ -1,0 +1,233 @@
+"""Collects decoded events into columns: one Python pass over each block, numpy from there on."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from steptally.trace.clock import NO_TIME, nanoseconds
+from steptally.trace.kinds import is_known, keeps_arguments, kind_of
+from steptally.trace.kineto_format import (
+    CollectiveArguments,
+    DeviceArguments,
+    Event,
+    LaunchArguments,
+    OperatorArguments,
+)
+from steptally.trace.schema import DEVICE_KINDS, EVENTS, Loss
+
+Int64s = npt.NDArray[np.int64]
+
+ABSENT = -1  # of ids and counts, which are never negative; null in the frames
+NOT_KEPT = -1
+_LARGEST = np.iinfo(np.int64).max
+_LAST_NUMBER = re.compile(r"(\d+)\D*$")
+_HOST_IDS = ("process", "thread")
+_OTHER_IDS = ("device", "stream", "correlation", "bytes")
+_COLUMNS = ("code", "start_ns", "end_ns", *_HOST_IDS, *_OTHER_IDS)
+
+_DEVICE = msgspec.json.Decoder(DeviceArguments, strict=False)
+_LAUNCH = msgspec.json.Decoder(LaunchArguments, strict=False)
+_COLLECTIVE = msgspec.json.Decoder(CollectiveArguments, strict=False)
+_OPERATOR = msgspec.json.Decoder(OperatorArguments, strict=False)
+
+
+class Names(dict[tuple[str | None, str], int]):
+    """The code of each pair of category and name, which is classified once, on first sight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.kinds: list[str] = []
+        self.decoders: list[msgspec.json.Decoder[Any] | None] = []
+
+    def __missing__(self, key: tuple[str | None, str]) -> int:
+        kind = kind_of(*key)
+        if kind is None:
+            self[key] = NOT_KEPT
+        else:
+            self[key] = len(self.names)
+            self.names.append(key[1])
+            self.kinds.append(kind)
+            self.decoders.append(_decoder(kind, key[1]))
+        return self[key]
+
+
+@dataclass(slots=True)
+class Columns:
+    """The rows of one file, gathered block by block; `frames` puts them together."""
+
+    names: Names = field(default_factory=Names)
+    blocks: list[dict[str, Int64s]] = field(default_factory=list)
+    collectives: list[tuple[Any, ...]] = field(default_factory=list)
+    operators: list[tuple[Any, ...]] = field(default_factory=list)
+    rows: int = 0
+    unknown_categories: Counter[str] = field(default_factory=Counter)
+    timeless_events: int = 0
+    bad_arguments: int = 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take the events of one block that are intervals of someone's work."""
+        names = self.names
+        complete = [event for event in events if event.ph == "X"]
+        codes = np.array([names[event.cat, event.name] for event in complete], dtype=np.int64)
+        start_ns = nanoseconds([event.ts for event in complete])
+        duration_ns = nanoseconds([0 if event.dur is None else event.dur for event in complete])
+        kept = codes != NOT_KEPT
+        self._count_unknown(complete, ~kept)
+        timed = (start_ns != NO_TIME) & (duration_ns >= 0)
+        self.timeless_events += int((kept & ~timed).sum())
+        kept &= timed
+        rows = [complete[row] for row in np.flatnonzero(kept).tolist()]
+        block = {
+            "code": codes[kept],
+            "start_ns": start_ns[kept],
+            "end_ns": start_ns[kept] + duration_ns[kept],
+            "process": _integers([event.pid for event in rows]),
+            "thread": _integers([event.tid for event in rows]),
+        }
+        for name in _OTHER_IDS:
+            block[name] = np.full(len(rows), ABSENT, dtype=np.int64)
+        self._read_arguments(rows, block)
+        self.blocks.append(block)
+        self.rows += len(rows)
+
+    def losses(self) -> list[Loss]:
+        """Events that were read and could not be used."""
+        counts = {
+            "no usable time, or a negative duration": self.timeless_events,
+            "arguments of the wrong type; the events themselves are kept": self.bad_arguments,
+        }
+        return [Loss(reason=reason, events=count) for reason, count in counts.items() if count]
+
+    def events(self, base_ns: int) -> pl.DataFrame:
+        """The rows, `base_ns` added to their times; rank, group and step are left to the caller."""
+        column = {name: np.concatenate([block[name] for block in self.blocks]) for name in _COLUMNS}
+        code = pl.Series(column["code"])
+        kind = pl.Series(self.names.kinds, dtype=EVENTS["kind"]).gather(code)
+        on_device = kind.is_in(DEVICE_KINDS)
+        host_only = {name: pl.Series(column[name]).set(on_device, None) for name in _HOST_IDS}
+        others = {name: _without_absent(column[name]) for name in _OTHER_IDS}
+        return pl.DataFrame(
+            {
+                "start_ns": column["start_ns"] + base_ns,
+                "end_ns": column["end_ns"] + base_ns,
+                "name": pl.Series(self.names.names, dtype=pl.String).gather(code),
+                "kind": kind,
+                **host_only,
+                **others,
+            }
+        )
+
+    def _count_unknown(self, events: Sequence[Event], left_out: npt.NDArray[np.bool_]) -> None:
+        for row in np.flatnonzero(left_out).tolist():
+            category = events[row].cat
+            if not is_known(category):
+                self.unknown_categories[category or "none"] += 1
+
+    def _read_arguments(self, rows: Sequence[Event], block: dict[str, Int64s]) -> None:
+        """Decode the arguments of those rows whose kind has any that matter."""
+        decoders = self.names.decoders
+        for row, code in enumerate(block["code"].tolist()):
+            decoder = decoders[code]
+            if decoder is None:
+                continue
+            try:
+                arguments = decoder.decode(rows[row].args)
+            except (msgspec.MsgspecError, RecursionError):
+                self.bad_arguments += 1
+                continue
+            if decoder is _LAUNCH:
+                block["correlation"][row] = _int64(arguments.correlation)
+            elif decoder is _DEVICE:
+                self._take_device(row, arguments, block)
+            elif decoder is _COLLECTIVE:
+                self._take_collective(row, arguments)
+            else:
+                self._take_operator(row, arguments)
+
+    def _take_device(self, row: int, arguments: DeviceArguments, block: dict[str, Int64s]) -> None:
+        place = (arguments.device, "process"), (arguments.stream, "thread")
+        for (value, fallback), name in zip(place, ("device", "stream"), strict=True):
+            block[name][row] = block[fallback][row] if value is None else _integer(value)
+        block["correlation"][row] = _int64(arguments.correlation)
+        block["bytes"][row] = _int64(arguments.bytes)
+        if arguments.collective is not None:
+            self._take_collective(row, arguments)
+
+    def _take_collective(self, row: int, arguments: CollectiveArguments) -> None:
+        ranks = arguments.group_ranks
+        self.collectives.append(
+            (
+                self.rows + row,
+                arguments.collective,
+                None if arguments.group_name is None else str(arguments.group_name),
+                arguments.group_description,
+                str(ranks) if isinstance(ranks, list) else ranks,
+                arguments.group_size,
+                arguments.elements_in,
+                arguments.elements_out,
+                arguments.bytes_in,
+                arguments.bytes_out,
+                arguments.dtype,
+                arguments.sequence,
+                arguments.source_rank,
+                arguments.destination_rank,
+            )
+        )
+
+    def _take_operator(self, row: int, arguments: OperatorArguments) -> None:
+        raw = (arguments.dimensions, arguments.types, arguments.values)
+        texts = [bytes(text).decode() or None for text in raw]
+        with_gradients = arguments.forward_thread == 0 and arguments.sequence is not None
+        if any(texts) or with_gradients:
+            sequence = arguments.sequence if with_gradients else None
+            self.operators.append((self.rows + row, *texts, sequence))
+
+
+def _decoder(kind: str, name: str) -> msgspec.json.Decoder[Any] | None:
+    """What reads the arguments of such an event; None where they are of no use."""
+    if kind in DEVICE_KINDS:
+        return _DEVICE
+    if kind == "launch":
+        return _LAUNCH
+    if kind == "collective":
+        return _COLLECTIVE
+    if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
+        return _OPERATOR
+    return None
+
+
+def _without_absent(values: Int64s) -> pl.Series:
+    return pl.Series(values).set(pl.Series(values == ABSENT), None)
+
+
+def _integers(values: Sequence[int | str | None]) -> Int64s:
+    """Process and thread ids; a text is known by its last number ("stream 7"), else its hash."""
+    if set(map(type, values)) == {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass
+    return np.array([_integer(value) for value in values], dtype=np.int64)
+
+
+def _integer(value: int | str | None) -> int:
+    if isinstance(value, str):
+        number = _LAST_NUMBER.search(value)
+        value = int(number.group(1)) if number else zlib.crc32(value.encode())
+    return _int64(value)
+
+
+def _int64(value: int | None) -> int:
+    """The value where it is an id that int64 holds, else `ABSENT`."""
+    return value if value is not None and 0 <= value <= _LARGEST else ABSENT

@@ -1,0 +1,110 @@
+"""Reads what is whole in damaged Kineto text, one event at a time, and counts the rest.
+
+Slow (about 20 MB/s) and rarely needed: for blocks that `kineto_events` could not read at once
+because the file was cut, a name holds raw control characters or broken UTF-8, or a field has an
+impossible type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from steptally.trace.kineto_format import Event, FileInfo
+
+_EVENT_START = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
+_EVENTS_END = re.compile(r'\]\s*(?:\}|$|,\s*"[^"\n]*"\s*:)')
+_BASE_TIME = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
+_DISTRIBUTED = re.compile(r'"distributedInfo"\s*:\s*(?=\{)')
+# Not strict: raw control characters in names are read. Decimals stay text, digits and all.
+_DECODER = json.JSONDecoder(strict=False, parse_float=str)
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What was saved from a run of damaged events.
+
+    `rest` is the text after the last whole event; `reached_end` tells that it begins with the
+    bracket that ends all events of the file. `lost_bytes` counts what stood between whole events.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    unusable_events: int = 0
+    lost_bytes: int = 0
+    rest: str = ""
+    reached_end: bool = False
+
+
+def salvage_events(text: str) -> Salvage:
+    """Every whole event of a damaged run of events."""
+    saved = Salvage()
+    position = whole_until = 0  # whole_until: behind the last whole event and its comma
+    while (start := _next_start(text, position)) is not None:
+        try:
+            value, position = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            position = start + 1
+            continue
+        event = _event(value)
+        if event is None and start > whole_until:
+            continue  # an object inside the remains of a broken event
+        saved.lost_bytes += start - whole_until
+        position = whole_until = _behind_separator(text, position)
+        if event is None:
+            saved.unusable_events += 1
+        else:
+            saved.events.append(event)
+    saved.rest = text[whole_until:]
+    saved.reached_end = _EVENTS_END.match(saved.rest) is not None
+    return saved
+
+
+def salvage_info(header: bytes, tail: str) -> FileInfo:
+    """What the text around the events still tells: the base of its clock, the rank."""
+    before = header.decode("utf-8", errors="replace")
+    info = FileInfo()
+    base = _BASE_TIME.search(tail) or _BASE_TIME.search(before)
+    if base:
+        info.base_time_ns = int(base.group(1))
+    distributed = _DISTRIBUTED.search(before)
+    if distributed:
+        try:
+            info.distributed, _ = _DECODER.raw_decode(before, distributed.end())
+        except (ValueError, RecursionError):
+            info.distributed = None
+    return info
+
+
+def _next_start(text: str, position: int) -> int | None:
+    """Where the next event may start; None at the end of the events."""
+    position = _behind_separator(text, position)
+    if _EVENTS_END.match(text, position):
+        return None
+    found = _EVENT_START.search(text, position)
+    return found.start() if found else None
+
+
+def _behind_separator(text: str, position: int) -> int:
+    while position < len(text) and text[position] in ", \t\r\n":
+        position += 1
+    return position
+
+
+def _event(value: dict[str, Any]) -> Event | None:
+    """An event from loosely typed fields; None where it has no phase."""
+    arguments = value.pop("args", None)
+    times = {name: value.pop(name, None) for name in ("ts", "dur")}
+    try:
+        event = msgspec.convert(value, Event, strict=False)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if not event.ph:
+        return None
+    event.ts, event.dur = times["ts"], times["dur"]
+    if isinstance(arguments, dict):
+        event.args = msgspec.Raw(msgspec.json.encode(arguments))
+    return event
