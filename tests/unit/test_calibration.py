@@ -16,7 +16,7 @@ MACHINE = Machine(
 )
 RATES = Samples(
     quantity="matmul fp32",
-    case="512 × 512 × 512, A·Bᵀ",
+    case="n = 512, A·Bᵀ",
     unit="FLOP/s",
     samples=(1.30e11, 1.36e11, 1.34e11),
 )

@@ -19,7 +19,8 @@ from steptally.job import job_from_settings
 pytest.importorskip("megatron.core")
 pytestmark = pytest.mark.processes
 
-STEPS = 20
+STEPS = 20  # where the issue asks for it; a wrong split shows within a step or two
+FEW = 3
 PARTS = EngineParts(torch="2.13.0", megatron_core="0.16.1")
 DENSE = {
     "num_layers": 4,
@@ -33,11 +34,11 @@ DENSE = {
     "untie_embeddings_and_output_weights": True,
     "seq_length": 32,
     "vocab_size": 256,
-    "micro_batch_size": 2,
+    "micro_batch_size": 4,
     "global_batch_size": 8,
     "attention_dropout": 0.0,
     "hidden_dropout": 0.0,
-    "lr": 3e-3,
+    "lr": 1e-3,
 }
 BIASED = DENSE | {
     "num_query_groups": 4,
@@ -86,33 +87,34 @@ ON_TWO = {
     "experts, EP2": EXPERTS | {"expert_model_parallel_size": 2},
     "experts, EP2 by all-gather": EXPERTS
     | {"expert_model_parallel_size": 2, "moe_token_dispatcher_type": "allgather"},
+    "experts, TP2·SP·EP2": EXPERTS
+    | TP2
+    | {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1},
     "half, DP2": DENSE | SHARDED | {"bf16": True},
     "dropout, TP2·SP": DENSE | TP2 | DROPOUT,
     "dropout, TP2·SP, recomputed": DENSE | TP2 | DROPOUT | FULL | {"recompute_method": "uniform"},
 }
-ON_EIGHT = {
-    "dense, TP2·SP·PP2·DP2": DENSE | TP2 | PP2 | SHARDED,
-    "dense, PP4 interleaved": DENSE
-    | {
-        "num_layers": 8,
-        "pipeline_model_parallel_size": 4,
-        "virtual_pipeline_model_parallel_size": 2,
-    },
+LONG = {
+    "dense",
+    "dense, TP2·SP",
+    "dense, PP2",
+    "dense, DP2",
+    "dense, DP2 with the distributed optimizer",
 }
 
 
-def losses_of(jobs, ranks, directory, steps=STEPS):
+def losses_of(jobs, ranks, directory):
     """Train the jobs on `ranks` processes: the loss of every step, by label."""
     resolved = {}
     for label, settings in jobs.items():
         job = adapt(job_from_settings({**settings, "world_size": ranks}), PARTS)
-        resolved[label] = job.settings()
+        resolved[label] = (STEPS if label in LONG else FEW, job.settings())
     path = directory / f"jobs{ranks}.json"
     path.write_text(json.dumps(resolved))
     script = Path(__file__).with_name("train_many.py")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     finished = subprocess.run(
-        [*launcher, "--nproc-per-node", str(ranks), str(script), str(path), str(steps)],
+        [*launcher, "--nproc-per-node", str(ranks), str(script), str(path)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
@@ -120,7 +122,7 @@ def losses_of(jobs, ranks, directory, steps=STEPS):
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     lines = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]
-    return {line["label"]: [loss for loss, _ in line["history"]] for line in lines}
+    return {line["label"]: line["losses"] for line in lines}
 
 
 @pytest.fixture(scope="module")
@@ -133,49 +135,56 @@ def on_two(tmp_path_factory):
     return losses_of(ON_TWO, 2, tmp_path_factory.mktemp("two"))
 
 
+def agree(split, whole, rel=5e-6):
+    """Whether each step of the split job has the loss of the whole one, to 5 digits."""
+    return split == pytest.approx(whole[: len(split)], rel=rel)
+
+
 def test_the_loss_falls_within_twenty_steps(on_one):
     # Uniform guessing over 256 byte values costs ln 256 = 5.545.
     assert on_one["dense"][0] == pytest.approx(5.545, abs=0.1)
-    assert on_one["dense"][-1] < 3.5
+    assert on_one["dense"][-1] < 4.5
 
 
 @pytest.mark.parametrize("split", ["TP2·SP", "PP2", "DP2", "DP2 with the distributed optimizer"])
-def test_the_loss_after_twenty_steps_is_the_same_to_5_digits(on_one, on_two, split):
-    assert on_two[f"dense, {split}"][-1] == pytest.approx(on_one["dense"][-1], rel=5e-6)
+def test_the_loss_of_all_twenty_steps_is_the_same_to_5_digits(on_one, on_two, split):
+    assert len(on_two[f"dense, {split}"]) == STEPS
+    assert agree(on_two[f"dense, {split}"], on_one["dense"])
 
 
-@pytest.mark.parametrize("split", ["dense, PP2 interleaved", "dense, PP2 with 1 and 3 layers"])
+@pytest.mark.parametrize("split", ["PP2 interleaved", "PP2 with 1 and 3 layers"])
 def test_interleaved_and_uneven_stages_give_the_loss_of_one_process(on_one, on_two, split):
-    assert on_two[split][-1] == pytest.approx(on_one["dense"][-1], rel=5e-6)
+    assert agree(on_two[f"dense, {split}"], on_one["dense"])
 
 
 @pytest.mark.parametrize("split", ["TP2·SP", "PP2"])
 def test_biases_qk_norms_positions_and_tied_embeddings_split_too(on_one, on_two, split):
-    assert on_two[f"biased, {split}"][-1] == pytest.approx(on_one["biased"][-1], rel=5e-6)
+    assert agree(on_two[f"biased, {split}"], on_one["biased"])
 
 
-@pytest.mark.parametrize("split", ["EP2", "EP2 by all-gather"])
+@pytest.mark.parametrize("split", ["EP2", "EP2 by all-gather", "TP2·SP·EP2"])
 def test_experts_on_two_ranks_give_the_loss_of_one_process(on_one, on_two, split):
     # Without an auxiliary loss, which Megatron computes per rank and micro-batch.
-    assert on_two[f"experts, {split}"][-1] == pytest.approx(on_one["experts"][-1], rel=2e-5)
+    assert agree(on_two[f"experts, {split}"], on_one["experts"])
 
 
 @pytest.mark.parametrize("kind", ["uniform", "block", "selective"])
 def test_recomputation_changes_no_digit_of_the_loss(on_one, kind):
-    assert on_one[f"dense, {kind} recomputation"] == on_one["dense"]
+    assert on_one[f"dense, {kind} recomputation"] == on_one["dense"][:FEW]
 
 
 def test_recomputation_replays_the_dropout_of_the_forward_pass(on_two):
-    assert on_two["dropout, TP2·SP, recomputed"] == on_two["dropout, TP2·SP"]
+    dropped = on_two["dropout, TP2·SP"]
+    assert on_two["dropout, TP2·SP, recomputed"] == dropped
+    assert dropped != on_two["dense, TP2·SP"][:FEW]
 
 
 def test_bf16_stays_within_its_precision(on_one, on_two):
     # bf16 keeps 8 bits: 0.4 % a value.
-    assert on_one["half"][-1] == pytest.approx(on_one["dense"][-1], rel=4e-3)
-    assert on_two["half, DP2"][-1] == pytest.approx(on_one["half"][-1], rel=4e-3)
+    assert agree(on_one["half"], on_one["dense"], rel=4e-3)
+    assert agree(on_two["half, DP2"], on_one["half"], rel=4e-3)
 
 
 def test_eight_ranks_with_every_dimension_split_give_the_loss_of_one(on_one, tmp_path):
-    jobs = {"dense": ON_EIGHT["dense, TP2·SP·PP2·DP2"]}
-    on_eight = losses_of(jobs, 8, tmp_path, steps=4)
-    assert on_eight["dense"] == pytest.approx(on_one["dense"][:4], rel=5e-6)
+    job = DENSE | TP2 | PP2 | SHARDED | {"micro_batch_size": 2}
+    assert agree(losses_of({"all": job}, 8, tmp_path)["all"], on_one["dense"])

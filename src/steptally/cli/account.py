@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from steptally.cli.peak import peak_of_run
+from steptally.cli.run_mfu import run_mfu
 from steptally.errors import InputError
-from steptally.job import Device, Job, job_from_settings
+from steptally.job import Job, job_from_settings
 from steptally.tally import Figure, Tally
 from steptally.trace.run_directory import RunDirectory, write_atomically
 
@@ -46,8 +48,14 @@ def job_of(manifest: dict[str, Any]) -> Job | None:
     settings = manifest.get("settings")
     if not settings:
         return None
-    job = manifest.get("job") or {}
-    return job_from_settings(settings, name=job.get("name", "job"), source="manifest.json")
+    described = manifest.get("job") or {}
+    assumed = (text.partition(": ") for text in described.get("assumed", ()))
+    return job_from_settings(
+        settings,
+        name=described.get("name", "job"),
+        source=described.get("source", "manifest.json"),
+        assumed={name: why for name, _, why in assumed},
+    )
 
 
 def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tally:
@@ -61,11 +69,12 @@ def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tal
     refusals = [*measured.refusals]
     warnings = [*measured.warnings, *predicted.warnings]
     warnings += _disagreement(measured, executed)
-    peak, why_not = _peak_of(job, manifest)
-    if peak is None:
-        refusals.append(f"mfu, hfu: {why_not}")
-    elif "step_time_s" in measured.summary:
-        summary.update(_utilisation(summary, *peak))
+    if "step_time_s" in measured.summary:
+        try:
+            peak = peak_of_run(manifest, job.recipe.params_dtype)
+            summary.update(run_mfu(summary, job, peak))
+        except InputError as error:
+            refusals.append(f"mfu, hfu: {error}")
     accounts = {**predicted.accounts, **measured.accounts}
     bases = {name: "predicted" for name in accounts if name not in measured.accounts}
     return Tally(
@@ -87,37 +96,3 @@ def _disagreement(measured: Tally, predicted_executed: Figure) -> list[str]:
         return []
     difference = f"{recorded.value} summed from recorded matmul shapes"
     return [f"executed FLOPs differ: {difference}, {predicted_executed.value} predicted"]
-
-
-def _peak_of(job: Job, manifest: dict[str, Any]) -> tuple[tuple[float, str] | None, str]:
-    """The dense peak that the job's ranks share, in FLOP/s, and where it comes from."""
-    from steptally.job.calibration import load_calibration
-
-    try:
-        machine: Device = load_calibration().device
-    except InputError as error:
-        return None, str(error)
-    dtype = job.recipe.params_dtype
-    peak = machine.dense_peak_flops_per_s.get(dtype)
-    if peak is None:
-        return None, f"{machine.name} has no measured {dtype} peak; run `steptally calibrate`"
-    origin = f"{dtype} peak {peak / 1e9:.1f} GFLOP/s of {machine.name}, shared by all ranks"
-    return (peak, f"{origin}; {machine.source}"), ""
-
-
-def _utilisation(summary: dict[str, Figure], peak: float, peak_origin: str) -> dict[str, Figure]:
-    """MFU = useful / (step time · peak); HFU = executed / (step time · peak)."""
-    figures = {}
-    seconds = summary["step_time_s"].value
-    for name, flops_name in (("mfu", "flops_per_step_useful"), ("hfu", "flops_per_step_executed")):
-        flops = summary.get(flops_name)
-        if flops is None or not isinstance(flops.value, int) or not isinstance(seconds, float):
-            continue
-        figures[name] = Figure(
-            value=flops.value / (seconds * peak),
-            unit="1",
-            basis="measured",
-            convention=f"{flops.convention}; {peak_origin}",
-            origin=f"{flops_name} / (step_time_s · peak)",
-        )
-    return figures

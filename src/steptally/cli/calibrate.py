@@ -95,7 +95,7 @@ def _table(calibration: Calibration) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-    table.add_column("measured")
+    table.add_column("measured", no_wrap=True)
     for heading in ("best", "median", "spread"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("how")

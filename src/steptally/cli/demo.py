@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from steptally.cli.run import run, show
-
-DEMO_STEPS = 20
+from steptally.cli.run import DEFAULT_STEPS, DEFAULT_WARMUP_STEPS, run, show
 
 
 def demo_command(
@@ -19,20 +17,23 @@ def demo_command(
     ] = Path("runs"),
     json_output: Annotated[bool, typer.Option("--json", help="Print the tally as JSON.")] = False,
 ) -> None:
-    """Train a small GPT on 4 ranks (TP2 with sequence parallelism x DP2) and show its step."""
+    """Train a small GPT on 4 ranks (TP2 with sequence parallelism x DP2) and account for its step.
+
+    Takes a minute or two on two cores. Measures the machine's peak first, where it is not known.
+    """
     from steptally.cli.calibrate import calibrated_machine
+    from steptally.job import read_job
 
     calibrated_machine()
     with resources.as_file(resources.files("steptally.job.catalog") / "demo.yaml") as job_file:
-        tally = run(
-            str(job_file),
-            nproc=None,
-            steps=DEMO_STEPS,
-            warmup_steps=3,
-            traced_steps=2,
-            data=None,
-            directory=directory,
-            name="demo",
-            overrides=(),
-        )
+        job = read_job(str(job_file))
+    tally = run(
+        job,
+        nproc=None,
+        steps=DEFAULT_STEPS,
+        warmup_steps=DEFAULT_WARMUP_STEPS,
+        traced_steps=None,
+        data="corpus",
+        directory=directory,
+    )
     show(tally, json_output)

@@ -2,99 +2,122 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from steptally.errors import InputError
 
+if TYPE_CHECKING:
+    from steptally.job import Job
+    from steptally.tally import Tally
+
+DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 20, 3
+
 
 def run_command(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job file, or anything JOB may be.")],
     nproc: Annotated[
-        int | None, typer.Option("--nproc", min=1, help="Ranks on this machine (default: the job).")
+        int | None,
+        typer.Option("--nproc", min=1, help="Ranks to start here (default: the job's world_size)."),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps.")] = 20,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps.")] = DEFAULT_STEPS,
     warmup_steps: Annotated[
-        int, typer.Option("--warmup-steps", min=0, help="First steps, kept apart.")
-    ] = 3,
+        int, typer.Option("--warmup-steps", min=0, help="First steps, that are not timed.")
+    ] = DEFAULT_WARMUP_STEPS,
     traced_steps: Annotated[
-        int, typer.Option("--traced-steps", min=0, help="Steps to trace, after warm-up.")
-    ] = 2,
-    data: Annotated[
         str | None,
-        typer.Option("--data", metavar="FILE|random", help="Text to train on (default: ours)."),
+        typer.Option(
+            "--traced-steps",
+            metavar="N,N…",
+            help="Steps to trace, from 1; 'none' for none (default: two after warm-up).",
+        ),
     ] = None,
+    data: Annotated[
+        str, typer.Option("--data", metavar="FILE", help="'corpus', 'random', or a text file.")
+    ] = "corpus",
     directory: Annotated[
         Path, typer.Option("--directory", help="Where run directories are made.")
     ] = Path("runs"),
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override a setting.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the tally as JSON.")] = False,
 ) -> None:
-    """Train JOB on real Megatron-Core ranks, record every rank, and account for its step."""
+    """Train JOB on real Megatron-Core ranks, record every rank, and account for its step.
+
+    Makes a run directory; step times come from steps that are not traced. See docs/cli/run.md.
+    """
+    from steptally.job import read_job
+
     tally = run(
-        job,
+        read_job(job, overrides or ()),
         nproc=nproc,
         steps=steps,
         warmup_steps=warmup_steps,
-        traced_steps=traced_steps,
+        traced_steps=read_traced_steps(traced_steps),
         data=data,
         directory=directory,
-        name=name,
-        overrides=tuple(overrides or ()),
     )
     show(tally, json_output)
 
 
 def run(
-    argument: str,
+    job: Job,
     *,
     nproc: int | None,
     steps: int,
     warmup_steps: int,
-    traced_steps: int,
-    data: str | None,
+    traced_steps: tuple[int, ...] | None,
+    data: str,
     directory: Path,
-    name: str | None,
-    overrides: tuple[str, ...],
-) -> Any:
-    """Read, check, launch, measure and save; return the tally."""
+) -> Tally:
+    """Check, launch, measure and save; return the tally."""
     from steptally.cli.account import account_for_run, save
-    from steptally.job import read_job
+    from steptally.engine.availability import find_parts
+    from steptally.run.data import open_source
     from steptally.run.launch import launch
-    from steptally.run.preflight import check_runnable
+    from steptally.run.preflight import prepare_run
     from steptally.run.progress import shown_progress
-    from steptally.run.schedule import choose_traced_steps
 
-    if nproc is not None and not any(text.startswith("world_size=") for text in overrides):
-        overrides = (*overrides, f"world_size={nproc}")
-    job = read_job(argument, overrides)
-    if nproc is not None and job.layout.world_size != nproc:
-        raise InputError(
-            f"--nproc is {nproc} and world_size is {job.layout.world_size}: drop one of them."
-        )
-    check_runnable(job)
+    parts = find_parts()
+    prepared = prepare_run(job, process_count=nproc or job.layout.world_size, parts=parts)
+    open_source(data, prepared.job)  # a text that is too short is told before ranks start
+    for warning in prepared.warnings:
+        sys.stderr.write(f"steptally: warning: {warning}\n")
     with shown_progress(steps) as show_step:
         recorded = launch(
-            job,
+            prepared.job,
             steps=steps,
-            warmup_steps=warmup_steps,
-            traced_steps=choose_traced_steps(steps, warmup_steps, traced_steps),
-            data=data or "corpus",
             directory=directory,
-            name=name,
+            warmup_steps=warmup_steps,
+            traced_steps=traced_steps,
+            data=data,
             on_progress=show_step,
         )
     tally = account_for_run(recorded)
     save(recorded, tally)
+    sys.stderr.write(f"steptally: recorded in {recorded.path}\n")
     return tally
 
 
-def show(tally: Any, json_output: bool) -> None:
+def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
+    """The steps that `--traced-steps` names; None where the choice is left to the launcher."""
+    if text is None:
+        return None
+    if text.strip().lower() == "none":
+        return ()
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
+        raise InputError(
+            f"--traced-steps got {text!r}: name steps counted from 1, as 6,7; or none."
+        )
+    return tuple(sorted({int(word) for word in words}))
+
+
+def show(tally: Tally, json_output: bool) -> None:
     """Print a tally as JSON, or for people."""
     if json_output:
         typer.echo(tally.dumps())

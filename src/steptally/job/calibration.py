@@ -26,7 +26,7 @@ FORMAT = "steptally-machine/1"
 class Samples:
     """One quantity measured several times in one way; every sample is kept.
 
-    `quantity` groups the ways (`matmul fp32`), `case` is one of them (`512 × 512 × 512, A·Bᵀ`),
+    `quantity` groups the ways (`matmul fp32`), `case` is one of them (`n = 512, A·Bᵀ`),
     `unit` is `FLOP/s`, `byte/s` or `s`.
     """
 

@@ -63,6 +63,10 @@ TORCH_DTYPES = {
 
 def activation(found: Settings, notes: Notes) -> None:
     """Megatron-Core's `gated_linear_unit` and `activation_func` as the command line's switches."""
+    fused = found.pop("bias_activation_fusion", None)  # one switch in Megatron-Core, two here
+    for name in ("bias_swiglu_fusion", "bias_gelu_fusion"):
+        if fused is not None:
+            found.setdefault(name, fused)
     gated = _on(found, "gated_linear_unit")
     function = str(found.pop("activation_func", "")).rpartition(".")[2]
     if function == "squared_relu":

@@ -59,10 +59,10 @@ def _own(name: str, value: object) -> tuple[str, object]:
     """The job's name and value for one statement."""
     if name in ALIASES:
         return ALIASES[name], value
-    if name in settings() or name in options_by_name():
-        return name, value
     if name == "share_embeddings_and_output_weights":
         return "untie_embeddings_and_output_weights", not truth(name, value)
+    if name in settings() or name in options_by_name():
+        return name, value
     option = options_by_flag().get(f"--{name.replace('_', '-')}")
     if option is None:
         return name, value

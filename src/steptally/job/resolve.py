@@ -33,14 +33,15 @@ def job_from_settings(
     name: str = "job",
     source: str = "settings",
     assumed: Mapping[str, str] | None = None,
+    ignored: Mapping[str, object] | None = None,
     notes: Sequence[str] = (),
 ) -> Job:
     """Resolve, complete and check a job.
 
     `values` maps names of Megatron-LM (or Megatron-Core) to what a source states, as text or
-    typed; `assumed` and `notes` are what its reader already has to say. Raises `InputError` for a
-    value of the wrong kind, a missing required one, or a job that Megatron could not run
-    (`job.rules`).
+    typed; `assumed`, `ignored` and `notes` are what its reader already has to say. Raises
+    `InputError` for a value of the wrong kind, a missing required one, or a job that Megatron
+    could not run (`job.rules`).
 
     >>> job = job_from_settings({"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
     ...                          "seq_length": 32, "vocab_size": 128})
@@ -52,7 +53,7 @@ def job_from_settings(
     known = settings()
     stated = {key: coerce(known[key], value) for key, value in derived.items() if key in known}
     stated = {key: value for key, value in stated.items() if value is not None}
-    unknown, ignored = _sort_out({key: v for key, v in derived.items() if key not in known})
+    unknown, harmless = _sort_out({key: v for key, v in derived.items() if key not in known})
     _require(stated, source, unknown)
     filled = dict(assumed or {})
     _complete_architecture(stated, filled)
@@ -67,7 +68,7 @@ def job_from_settings(
         cluster=Cluster(**_part(Cluster, stated, filled)),
         assumed=filled,
         unknown=unknown,
-        ignored=ignored,
+        ignored={**harmless, **(ignored or {})},
         notes=tuple(said),
     )
     check(job)

@@ -26,9 +26,9 @@ from steptally.predict.model_terms import (
 )
 from steptally.predict.recompute import (
     recomputed_layers,
-    recomputed_modules,
     recomputed_mtp_layers,
 )
+from steptally.predict.reruns import selective_reruns
 from steptally.predict.terms import Batch, Term
 from steptally.tally import FlopsRow
 
@@ -41,7 +41,7 @@ class StepFlops(NamedTuple):
 
 
 class CountedTerm(NamedTuple):
-    """A term, how many layers have it, and in how many of them it runs again in backward."""
+    """A term, how many layers have it, and how often it runs again in backward over all of them."""
 
     term: Term
     layers: int
@@ -109,6 +109,20 @@ def useful_flops(
     return flops_per_step(job, convention, packed_lengths).useful
 
 
+def matmul_parameters(job: Job) -> int:
+    """Weights that one token is multiplied with: linear layers of active experts, and the LM head.
+
+    What 6N stands for: no embedding lookup, no norm, no bias, no idle expert.
+    """
+    batch = Batch(1, job.layout.seq_length, (job.layout.seq_length,))
+    weights = sum(
+        layers * term.useful
+        for term, layers, _ in step_terms(job, EXACT_CAUSAL, batch)
+        if not term.name.removeprefix("mtp.").startswith(("core_attention", "mamba.scan"))
+    )
+    return int(weights // (2 * job.layout.seq_length))
+
+
 def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Count:
     """What a convention counts that is no product forward or backward of a term."""
     if convention.formula:
@@ -124,19 +138,18 @@ def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Coun
 
 def step_terms(job: Job, convention: Convention, batch: Batch) -> Iterator[CountedTerm]:
     """Every term of the model: decoder layers by kind, the LM head, and MTP modules."""
-    modules = recomputed_modules(job)
     rerun = recomputed_layers(job)
     for kind, layers in count_layer_kinds(job.architecture).items():
         for term in layer_terms(job, kind, batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, layers, layers if selected else rerun.get(kind, 0))
+            again = rerun.get(kind, 0) + layers * selective_reruns(job, term.modules)
+            yield CountedTerm(term, layers, again)
     yield CountedTerm(output_layer_term(job, batch), 1, 0)
     mtp_layers = len(mtp_layer_kinds(job))
     if mtp_layers:
         rerun_mtp_layers = recomputed_mtp_layers(job)
         for term in mtp_layer_terms(job, mtp_layer_kinds(job)[0], batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, mtp_layers, mtp_layers if selected else rerun_mtp_layers)
+            again = rerun_mtp_layers + mtp_layers * selective_reruns(job, term.modules)
+            yield CountedTerm(term, mtp_layers, again)
         yield CountedTerm(mtp_output_layer_term(job, batch), mtp_layers, 0)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from steptally.job import Job
 from steptally.predict.count import Count
+from steptally.predict.routing import expert_loads
 from steptally.predict.terms import Batch, Term, linear_flops, linear_term
 
 DENSE_MLP = ("mlp",)
@@ -91,24 +90,16 @@ def expert_width(job: Job) -> int:
 def executed_expert_slots(job: Job, batch: Batch) -> Count:
     """Rows that the routed experts of one layer multiply in a step, over all ranks.
 
-    Without a capacity factor: each token's `moe_router_topk` slots, none dropped. With one, each
-    rank gives every expert at most ⌈t·k/E · factor⌉ of its t tokens (`get_capacity` in
-    megatron-core): all of those slots are computed with `moe_pad_expert_input_to_capacity`; without
-    it only the filled ones, counted here for balanced routing.
+    Each token's `moe_router_topk` slots, unless a capacity factor drops or pads them, or FP8 pads
+    the rows of each expert (`predict.routing`, which takes routing to be balanced).
     """
-    architecture, layout = job.architecture, job.layout
-    slots = batch.tokens * architecture.moe_router_topk
-    factor = job.recipe.moe_expert_capacity_factor
-    if factor is None:
-        return slots
-    experts = architecture.num_experts or 1
-    split = layout.context_parallel_size
-    if layout.sequence_parallel:
-        split *= layout.tensor_model_parallel_size
-    tokens_per_rank = layout.micro_batch_size * batch.seq // split
-    capacity = ceil(tokens_per_rank * architecture.moe_router_topk / experts * factor)
-    padded = batch.tokens // tokens_per_rank * capacity * experts
-    return padded if job.recipe.moe_pad_expert_input_to_capacity else min(padded, slots)
+    recipe, layout = job.recipe, job.layout
+    if recipe.moe_expert_capacity_factor is None and recipe.fp8 is None:
+        return batch.tokens * job.architecture.moe_router_topk
+    rows = sum(load.experts * load.rows for load in expert_loads(job))
+    ranks = layout.world_size // layout.pipeline_model_parallel_size
+    # The etp ranks of one expert each multiply all of its rows, by their part of its width.
+    return rows * ranks * layout.num_microbatches // layout.expert_tensor_parallel_size
 
 
 def _shared_expert_terms(job: Job, batch: Batch, copies: int) -> list[Term]:

@@ -38,7 +38,7 @@ def gloo_rates() -> list[Samples]:
         measured.append(
             Samples(
                 quantity=f"gloo all_reduce {words}",
-                case="2 processes over loopback",
+                case="2 ranks, loopback",
                 unit="s" if small else "byte/s",
                 samples=tuple(samples if small else (size_bytes / time_s for time_s in samples)),
             )

@@ -22,14 +22,14 @@ CASE_BUDGET_S = 0.5
 
 
 def matmul_rates(dtype: str, *, on_cuda: bool) -> list[Samples]:
-    """FLOP/s of square products of one dtype (`fp32`, `bf16`, `fp16`), one entry a size and layout.
+    """FLOP/s of n × n products of one dtype (`fp32`, `bf16`, `fp16`), one entry a size and layout.
 
     2·n³ FLOPs a product. A size that would take longer than the budget of a case is left out.
     """
     return [
         Samples(
             quantity=f"matmul {dtype}",
-            case=f"{size} × {size} × {size}, {layout}",
+            case=f"n = {size}, {layout}",
             unit="FLOP/s",
             samples=tuple(2 * size**3 / time_s for time_s in times_s),
         )
