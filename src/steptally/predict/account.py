@@ -8,6 +8,7 @@ from steptally.job import Job
 from steptally.predict.attention_kernel import attention_kernel, attention_kernel_assumption
 from steptally.predict.convention import EXACT_CAUSAL, Convention
 from steptally.predict.flops import predict_flops, step_batch
+from steptally.predict.named_model import named_model_warning
 from steptally.predict.parameters import EMBEDDINGS, predict_parameters
 from steptally.tally import Figure, FlopsRow, ParametersRow, Tally
 
@@ -31,7 +32,11 @@ def predict(
     flops = predict_flops(job, convention, packed_lengths)
     parameters = predict_parameters(job)
     tokens = step_batch(job, packed_lengths).useful_tokens
-    assumption = attention_kernel_assumption(job)
+    warnings = (
+        *job.notes,
+        named_model_warning(job, parameters),
+        attention_kernel_assumption(job),
+    )
     return Tally(
         basis="predicted",
         job=job.as_json(),
@@ -41,7 +46,7 @@ def predict(
             **flops_figures(job, flops, tokens, convention),
         },
         accounts={"flops": flops, "parameters": parameters},
-        warnings=() if assumption is None else (assumption,),
+        warnings=tuple(warning for warning in warnings if warning is not None),
     )
 
 
