@@ -7,7 +7,7 @@ import pytest
 from steptally.job import read_job
 from steptally.job.catalog.models import models
 from steptally.predict.account import predict
-from steptally.predict.named_model import named_model_warning
+from steptally.predict.named_model import named_model_warnings
 from steptally.predict.parameters import predict_parameters
 
 ARGUMENTS = Path(__file__).parents[1] / "golden" / "jobs" / "llama-3-8b.args"
@@ -23,7 +23,7 @@ def test_m098_18_a_llama_3_8b_without_gqa_has_8_84_b_parameters():
 
 def test_the_real_model_has_no_warning():
     job = read_job(str(ARGUMENTS), ["num_query_groups=8"])
-    assert named_model_warning(job, predict_parameters(job)) is None
+    assert named_model_warnings(job, predict_parameters(job)) == ()
 
 
 @pytest.mark.parametrize("model", models().values(), ids=lambda model: model.name)

@@ -9,8 +9,10 @@ from typing import Any
 
 from steptally.report.quantity import printable, quantity, ranges
 from steptally.tally import (
+    ConventionRow,
     FlopsRow,
     GemmRow,
+    GroupRow,
     MemoryRow,
     ParametersRow,
     Tally,
@@ -77,6 +79,37 @@ def flops_table(rows: Sequence[FlopsRow]) -> Table:
     )
 
 
+def elementwise_table(rows: Sequence[FlopsRow]) -> Table:
+    """Arithmetic that is no matrix product."""
+    return Table(
+        title="Elementwise arithmetic",
+        note="of one optimizer step, over all ranks, forward and backward; in no MFU",
+        columns=("kind", "FLOPs"),
+        text_columns=1,
+        rows=tuple((printable(row.name), _flops(row.useful)) for row in rows),
+        total=("total", _flops(sum(row.useful for row in rows))),
+    )
+
+
+def conventions_table(rows: Sequence[ConventionRow]) -> Table:
+    """The same step as others count it."""
+    return Table(
+        title="As others count it",
+        note="useful FLOPs of the same step; difference from the exact count",
+        columns=("convention", "source", "useful", "difference"),
+        text_columns=2,
+        rows=tuple(
+            (
+                printable(row.name),
+                printable(row.source),
+                quantity(row.useful, "FLOP").removesuffix(" FLOP"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
 def parameters_table(rows: Sequence[ParametersRow]) -> Table:
     """Parameters by kind of tensor."""
 
@@ -96,21 +129,27 @@ def parameters_table(rows: Sequence[ParametersRow]) -> Table:
 def gemms_table(rows: Sequence[GemmRow]) -> Table:
     """Matrix products by shape, the most FLOPs first; equal ones of several ranks are one line."""
     merged = sorted(_merged(rows), key=lambda pair: -pair[0].flops)
+    columns = ("product", "phase", "ranks", "dtype", "bound by", "cut by", "m × n × k", "batch")
     return Table(
         title="Matrix products",
         note="C[m,n] = A[m,k] · B[k,n]; calls and FLOPs are of one step of each rank named",
-        columns=("product", "phase", "ranks", "bound by", "m × n × k", "batch", "calls", "FLOPs"),
-        text_columns=4,
+        columns=(*columns, "calls", "FLOPs", "FLOP/byte", "waves", "of peak"),
+        text_columns=6,
         rows=tuple(
             (
                 printable(row.name),
                 printable(row.phase),
                 ranks,
+                printable(row.dtype or NOTHING),
                 printable(row.bound or NOTHING),
+                printable(row.cuts or NOTHING),
                 " × ".join(f"{size:,}" for size in (row.m, row.n, row.k)),
                 f"{row.batch:,}",
                 f"{row.calls:,}",
                 _flops(row.flops),
+                _or_nothing(row.intensity, ""),
+                _or_nothing(row.waves, ""),
+                _or_nothing(row.efficiency, "1"),
             )
             for row, ranks in merged
         ),
@@ -123,20 +162,41 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
     return Table(
         title="Communication by process group",
         note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
-        columns=("collective", "phase", "ranks", "scope", "calls", "bytes a call", "in all"),
-        text_columns=4,
+        columns=(
+            *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
+            *("calls", "bytes a call", "in all"),
+        ),
+        text_columns=7,
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (
                 printable(row.collective),
+                printable(row.name or NOTHING),
                 printable(row.phase),
                 ranks,
                 printable(row.scope or NOTHING),
+                printable(row.dtype or NOTHING),
+                NOTHING if row.overlapped is None else quantity(row.overlapped, ""),
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
-                quantity(row.calls_per_step * row.bytes_per_call, "byte"),
+                quantity(_bytes_per_step(row), "byte"),
             )
             for row, ranks in merged
+        ),
+    )
+
+
+def groups_table(rows: Sequence[GroupRow]) -> Table:
+    """Process groups by name and members, each once."""
+    groups = dict.fromkeys((row.group, row.ranks, row.scope, row.nodes) for row in rows)
+    return Table(
+        title="Process groups",
+        note="ranks in the order of their numbers",
+        columns=("group", "ranks", "scope", "size", "nodes"),
+        text_columns=3,
+        rows=tuple(
+            (printable(group), ranges(ranks), printable(scope), f"{len(ranks):,}", f"{nodes:,}")
+            for group, ranks, scope, nodes in groups
         ),
     )
 
@@ -163,7 +223,10 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
 
 DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "traffic": traffic_table,
+    "groups": groups_table,
     "flops": flops_table,
+    "elementwise": elementwise_table,
+    "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,
     "memory": memory_table,
@@ -172,6 +235,16 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
 
 def _bytes(row: MemoryRow) -> int:
     return row.bytes
+
+
+def _bytes_per_step(row: TrafficRow) -> int:
+    if row.bytes_per_step is not None:
+        return row.bytes_per_step
+    return row.calls_per_step * row.bytes_per_call
+
+
+def _or_nothing(value: float | None, unit: str) -> str:
+    return NOTHING if value is None else quantity(value, unit)
 
 
 def _flops(number: int) -> str:
@@ -202,25 +275,25 @@ def _shortened(table: Table, most_rows: int) -> Table:
 
 
 def _without_constant_columns(table: Table) -> Table:
-    """Leave out each column of words that says the same in every row, and say it once instead."""
-    said_once = {
-        place: table.rows[0][place]
-        for place in range(1, table.text_columns)
-        if len(table.rows) > 1 and len({row[place] for row in table.rows}) == 1
-    }
+    """Leave out columns that say nothing, and say once what a column of words repeats."""
+    dropped, said_once = set(), []
+    for place, values in enumerate(zip(*table.rows, strict=True)):
+        if place == 0 or len(set(values)) > 1:
+            continue
+        if values[0] == NOTHING:
+            dropped.add(place)
+        elif place < table.text_columns and len(values) > 1:
+            dropped.add(place)
+            said_once.append(f"{table.columns[place]} {values[0]}")
 
     def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(cell for place, cell in enumerate(cells) if place not in said_once)
+        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
 
-    words = [f"{table.columns[place]} {value}" for place, value in said_once.items()]
-    known = [word for word in words if not word.endswith(NOTHING)]
     return replace(
         table,
-        note="; ".join(
-            (table.note, f"in every row: {', '.join(known)}") if known else (table.note,)
-        ),
+        note=table.note + (f"; in every row: {', '.join(said_once)}" if said_once else ""),
         columns=kept(table.columns),
-        text_columns=table.text_columns - len(said_once),
+        text_columns=sum(place not in dropped for place in range(table.text_columns)),
         rows=tuple(kept(row) for row in table.rows),
         total=kept(table.total),
     )

@@ -2,6 +2,7 @@
 
 from steptally.tally.figure import Figure
 from steptally.tally.rows import (
+    ConventionRow,
     FlopsRow,
     GemmRow,
     GroupRow,
@@ -17,6 +18,7 @@ from steptally.tally.tally import SCHEMA, Tally, tally_from_json
 
 __all__ = [
     "SCHEMA",
+    "ConventionRow",
     "Figure",
     "FlopsRow",
     "GemmRow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PHASES = ("forward", "backward", "recompute")
+PHASES = ("forward", "backward", "recompute", "step")
 # A matrix product's backward is two: the gradient of its input and of its weight.
 GEMM_PHASES = ("forward", "dgrad", "wgrad", "recompute")
 # Beside those of the model: after the last backward, the update, and what is logged.
@@ -23,6 +23,19 @@ class FlopsRow:
     phase: str
     useful: int
     executed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConventionRow:
+    """What another convention counts as the useful FLOPs of the same step.
+
+    `difference` is its count over the exact one, − 1; `source` is who counts so.
+    """
+
+    name: str
+    useful: int | float
+    difference: float
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +186,8 @@ class StepRow:
 
 ROW_TYPES: dict[str, type] = {
     "flops": FlopsRow,
+    "elementwise": FlopsRow,
+    "conventions": ConventionRow,
     "parameters": ParametersRow,
     "gemms": GemmRow,
     "traffic": TrafficRow,
@@ -182,4 +197,14 @@ ROW_TYPES: dict[str, type] = {
     "steps": StepRow,
 }
 
-Row = FlopsRow | ParametersRow | GemmRow | TrafficRow | GroupRow | MemoryRow | TimeRow | StepRow
+Row = (
+    FlopsRow
+    | ConventionRow
+    | ParametersRow
+    | GemmRow
+    | TrafficRow
+    | GroupRow
+    | MemoryRow
+    | TimeRow
+    | StepRow
+)

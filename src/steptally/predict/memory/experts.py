@@ -110,8 +110,10 @@ def routed_bytes(dimensions: Dimensions) -> Routed:
     if recipe.moe_token_dispatcher_type == "allgather":
         group = dimensions.ep * dimensions.etp
         return Routed(0, received, 0, dimensions.own_tokens * group * row, 0)
-    sorts = (architecture.num_experts or 0) // dimensions.ep > 1
     exchanges, gathers = dimensions.ep > 1, dimensions.etp > 1
+    sorts = (architecture.num_experts or 0) // dimensions.ep > 1
+    if recipe.moe_pad_expert_input_to_capacity:
+        sorts = sorts & (exchanges | gathers)  # from one rank, equal parts arrive in order
     arrived = received // dimensions.etp
     before = (sorts | exchanges | gathers) * sent
     after = exchanges * (sorts | gathers) * arrived
@@ -174,11 +176,13 @@ def combine(dimensions: Dimensions) -> Operation:
     """Unsort, reduce-scatter and all-to-all back, unpermute, add the shared experts' output."""
     routed = routed_bytes(dimensions)
     kept = 0 if dimensions.recipe.moe_permute_fusion else 8 * dimensions.sent_rows
-    moved = routed.received + larger(routed.sorted, routed.sent) + routed.gathered
+    scattered = (dimensions.etp > 1) * routed.received // dimensions.etp
+    moved = routed.received + larger(routed.sorted + scattered, routed.sent) + routed.gathered
+    last = routed.sent + dimensions.hidden_bytes
     return Operation(
         f"{NAME}.token_dispatcher.combine",
         kept,
-        routed.waiting + moved + _waiting_shared_output(dimensions) + dimensions.hidden_bytes,
+        routed.waiting + larger(moved, last) + _waiting_shared_output(dimensions),
         moved,
     )
 

@@ -45,8 +45,8 @@ def activation(dimensions: Dimensions, name: str, rows: Count, width: Count) -> 
     """The nonlinearity, [rows, up] → [rows, width]; the down projection keeps its output.
 
     Fused with the bias it keeps its input alone. Unfused, torch keeps what each factor needs: of
-    SwiGLU the input and σ-gated half, of squared ReLU the ReLU's output only. The backward
-    of a gate puts the two halves' gradients together.
+    SwiGLU the input, the σ-gated half and the other half plus its offset, of squared ReLU the
+    ReLU's output only. The backward of a gate puts the two halves' gradients together.
     """
     architecture = dimensions.architecture
     unit = rows * width * dimensions.element
@@ -56,7 +56,7 @@ def activation(dimensions: Dimensions, name: str, rows: Count, width: Count) -> 
         return Operation(name, unit, unit, 2 * unit)
     if fuses_activation(dimensions):
         return Operation(name, 2 * unit, unit, 3 * unit)
-    return Operation(name, 3 * unit, unit, 5 * unit)
+    return Operation(name, 4 * unit, unit, 5 * unit)
 
 
 def fuses_activation(dimensions: Dimensions) -> bool:
