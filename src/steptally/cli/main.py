@@ -20,6 +20,7 @@ VERBS: tuple[str, ...] = (
     "report",
     "calibrate",
     "count",
+    "mfu",
     "devices",
     "models",
 )

@@ -13,6 +13,8 @@ from steptally.tally import (
     FlopsRow,
     GemmRow,
     GroupRow,
+    LoggedRow,
+    LossRow,
     MemoryRow,
     ParametersRow,
     Tally,
@@ -104,6 +106,45 @@ def conventions_table(rows: Sequence[ConventionRow]) -> Table:
                 printable(row.source),
                 quantity(row.useful, "FLOP").removesuffix(" FLOP"),
                 f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def logged_table(rows: Sequence[LoggedRow]) -> Table:
+    """Which convention makes the FLOP/s that a log prints."""
+    return Table(
+        title="Which convention reproduces the log",
+        note="per device, medians over the steady iterations",
+        columns=("convention", "counted", "logged", "difference"),
+        text_columns=1,
+        rows=tuple(
+            (
+                printable(row.name),
+                quantity(row.counted_flops_per_s, "FLOP/s"),
+                quantity(row.logged_flops_per_s, "FLOP/s"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def loss_table(rows: Sequence[LossRow]) -> Table:
+    """What each loss cost: what MFU does not say."""
+    return Table(
+        title="Loss against tokens, wall time and FLOPs",
+        note="tokens consumed; wall time is the sum of step times, without downtime",
+        columns=("iteration", "loss", "tokens", "wall time", "useful FLOPs"),
+        text_columns=0,
+        rows=tuple(
+            (
+                f"{row.iteration:,}",
+                f"{row.loss:.4g}",
+                f"{row.tokens:,}",
+                quantity(row.wall_time_s, "s"),
+                quantity(row.useful_flops, "FLOP").removesuffix(" FLOP"),
             )
             for row in rows
         ),
@@ -226,6 +267,8 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "groups": groups_table,
     "flops": flops_table,
     "elementwise": elementwise_table,
+    "logged": logged_table,
+    "loss": loss_table,
     "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,

@@ -107,8 +107,11 @@ def lasting(
     job: Job, sizes: Dimensions, chunks: Sequence[Chunk], device: Device | None
 ) -> list[Line]:
     """Resident state, gradient buffers and workspaces of all chunks together."""
-    buffers = joined_buffers([chunk_buffers(job, sizes, chunk) for chunk in chunks])
-    weights = list(chain.from_iterable(chunk_weights(job, sizes, chunk) for chunk in chunks))
+    runs = [chunk_weights(job, sizes, chunk) for chunk in chunks]
+    buffers = joined_buffers(
+        [chunk_buffers(job, part, chunk) for part, chunk in zip(runs, chunks, strict=True)]
+    )
+    weights = list(chain.from_iterable(runs))
     return [
         parameter_line(job, buffers),
         *optimizer_lines(job, buffers),
