@@ -23,7 +23,6 @@ from steptally.predict.utilization import (
 )
 from steptally.tally import Figure
 
-
 # Peaks nearer than this are one peak, rounded by different people.
 SAME_PEAK = 0.005
 
