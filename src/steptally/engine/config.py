@@ -19,7 +19,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 
-from steptally.engine.groups import virtual_stages
+from steptally.engine.stages import virtual_stages
 from steptally.job import Architecture, Job
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

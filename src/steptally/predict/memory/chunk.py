@@ -6,7 +6,7 @@ are one segment, so that the cost does not grow with the number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,7 +26,9 @@ from steptally.predict.memory.operation import (
     Footprint,
     Operation,
     footprint,
+    held,
     larger,
+    weight_gradient,
 )
 from steptally.predict.memory.recompute import checkpointed_layers
 from steptally.predict.stages import Chunk
@@ -59,7 +61,30 @@ def chunk_segments(job: Job, dimensions: Dimensions, chunk: Chunk) -> list[Segme
         depths = job.architecture.mtp_num_layers or 0
         if depths:
             segments.append(Segment("mtp head", depths, output_layer(dimensions)))
+    tied = not job.architecture.untie_embeddings_and_output_weights
+    if chunk.embedding and chunk.head and tied:
+        return [shared_weight(dimensions, segment) for segment in segments]
     return segments
+
+
+def shared_weight(dimensions: Dimensions, segment: Segment) -> Segment:
+    """A segment of a chunk whose embedding and head share one weight.
+
+    Autograd adds the weight's two gradients when both are there: the head's waits through the whole
+    backward pass (Transformer Engine's dummy is lasting anyway), and their sum is new.
+    """
+    hidden = dimensions.architecture.hidden_size
+    waits = weight_gradient(dimensions, hidden, dimensions.vocabulary)
+    if segment.name in ("head", "mtp head"):
+        return segment
+    operations = held(segment.operations, waits)
+    if segment.name == "embedding":
+        both = waits + 2 * dimensions.vocabulary * hidden * dimensions.element
+        operations = [
+            operation._replace(backward=larger(operation.backward, both))
+            for operation in operations
+        ]
+    return segment._replace(operations=operations)
 
 
 def layer_segments(dimensions: Dimensions, kinds: Sequence[LayerKind]) -> list[Segment]:
@@ -89,25 +114,24 @@ def segment_footprint(dimensions: Dimensions, segment: Segment) -> Footprint:
     return footprint(segment.operations)
 
 
-def chunk_footprint(dimensions: Dimensions, segments: Iterable[Segment]) -> Footprint:
+def chunk_footprint(dimensions: Dimensions, segments: Sequence[Segment]) -> Footprint:
     """What a whole chunk keeps of one micro-batch, and its peaks above what was there before.
 
-    In backward the schedule holds the gradient that it received, beside those on their way; on the
-    head's chunk there is none.
+    In backward the schedule holds the gradient that it received. In the last layer that is the
+    residual connection's own; before it, another tensor. The chunk of the head receives none.
     """
     saved: Count = 0
     forward_peak: Count = 0
     backward_peak: Count = 0
-    has_head = False
-    for segment in segments:
+    last = len(segments) - 1
+    received = 0 if any(segment.name == "head" for segment in segments) else 1
+    for index, segment in enumerate(segments):
         part = segment_footprint(dimensions, segment)
         before = saved + (segment.repeats - 1) * part.saved  # of the last of equal parts
+        beside = dimensions.hidden_bytes * received * (index < last)
         forward_peak = larger(forward_peak, before + part.forward_peak)
-        backward_peak = larger(backward_peak, before + part.backward_peak)
+        backward_peak = larger(backward_peak, before + beside + part.backward_peak)
         saved = saved + segment.repeats * part.saved
-        has_head = has_head or segment.name == "head"
-    if not has_head:
-        backward_peak = backward_peak + dimensions.hidden_bytes
     return Footprint(saved=saved, forward_peak=forward_peak, backward_peak=backward_peak)
 
 

@@ -75,8 +75,8 @@ def cross_entropy(dimensions: Dimensions) -> Operation:
     if recipe.cross_entropy_loss_fusion and recipe.cross_entropy_fusion_impl == "te":
         return Operation("loss", logits, 0, 0)
     softmax = dimensions.tokens * dimensions.vocabulary * 4
-    rounded = logits if dimensions.element == 2 else 0
-    return Operation("loss", softmax, logits, rounded)
+    beside = logits if dimensions.element == 2 else 0  # fp32 logits become the softmax in place
+    return Operation("loss", softmax, beside, beside)
 
 
 def prediction_operations(dimensions: Dimensions, layer: Sequence[Operation]) -> list[Operation]:

@@ -1,7 +1,7 @@
 """Workspaces that the first step allocates and nothing frees: they are alive at every later peak.
 
 Sources: `get_dummy_wgrad` and `get_cublas_workspace` of Transformer Engine 2.11;
-`GlobalMemoryBuffer`, `RotaryEmbedding` and `get_default_causal_mask` of megatron-core 0.16.1;
+`GlobalMemoryBuffer` and `RotaryEmbedding` of megatron-core 0.16.1;
 `getChosenWorkspaceSize` of PyTorch (aten/src/ATen/cuda/CublasHandlePool.cpp).
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from steptally.job import Device, Job
 from steptally.predict.count import Count
 from steptally.predict.memory.attention import ROTARY
-from steptally.predict.memory.core_attention import has_fused_softmax
 from steptally.predict.memory.dimensions import FP8_SCALES, Dimensions
 from steptally.predict.memory.operation import larger
 from steptally.predict.memory.resident import Line
@@ -42,7 +41,6 @@ def lasting_lines(
         ("FP8 weight copies", fp8_weight_copies(job, weights, device)),
         ("gathered sequence (global memory buffer)", global_buffer(dimensions, heads)),
         ("rotary embedding", rotary_embedding(dimensions, layers)),
-        ("causal mask", causal_mask(dimensions)),
         ("cuBLAS workspaces", cublas_workspaces(job, device)),
     )
     return [Line("transient", f"workspace: {name}", size) for name, size in found]
@@ -110,13 +108,6 @@ def rotary_embedding(dimensions: Dimensions, layers: Count) -> Count:
     if architecture.position_embedding_type not in ROTARY:
         return 0
     return dimensions.sequence * width * 4 * copies
-
-
-def causal_mask(dimensions: Dimensions) -> Count:
-    """[s, s] of one byte, cached, where torch's softmax is masked."""
-    if not dimensions.unfused_attention or has_fused_softmax(dimensions):
-        return 0
-    return dimensions.layout.seq_length**2
 
 
 def cublas_workspaces(job: Job, device: Device | None) -> int:

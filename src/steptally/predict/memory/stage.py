@@ -107,8 +107,11 @@ def lasting(
     job: Job, sizes: Dimensions, chunks: Sequence[Chunk], device: Device | None
 ) -> list[Line]:
     """Resident state, gradient buffers and workspaces of all chunks together."""
-    buffers = joined_buffers([chunk_buffers(job, sizes, chunk) for chunk in chunks])
-    weights = list(chain.from_iterable(chunk_weights(job, sizes, chunk) for chunk in chunks))
+    runs = [chunk_weights(job, sizes, chunk) for chunk in chunks]
+    buffers = joined_buffers(
+        [chunk_buffers(job, part, chunk) for part, chunk in zip(runs, chunks, strict=True)]
+    )
+    weights = list(chain.from_iterable(runs))
     return [
         parameter_line(job, buffers),
         *optimizer_lines(job, buffers),
@@ -163,9 +166,18 @@ def moment_bytes(footprints: Sequence[Footprint], moment: Moment) -> int:
 
 
 def pipeline_buffers(job: Job, sizes: Dimensions, chunks: Sequence[Chunk]) -> Line:
-    """What the interleaved schedule receives ahead: the next input, and the next gradient."""
-    ahead = 2 if len(chunks) > 1 and job.recipe.overlap_p2p_communication else 0
-    return Line("transient", "pipeline receive buffers", ahead * sizes.hidden_bytes)
+    """Tensors of the residual stream that the schedule holds for its neighbours.
+
+    1F1B: the input's gradient of the micro-batch before, which went to the stage before.
+    Interleaved: also the next input and the next gradient, received ahead.
+    """
+    if job.layout.pipeline_model_parallel_size == 1:
+        held = 0
+    elif len(chunks) > 1:
+        held = 3
+    else:
+        held = 0 if chunks[0].embedding else 1
+    return Line("transient", "pipeline send and receive buffers", held * sizes.hidden_bytes)
 
 
 def optimizer_temporary(job: Job, lines: Sequence[Line]) -> int:
