@@ -232,7 +232,8 @@ def test_arguments_that_make_no_job_are_kept_with_the_reason(tmp_path):
         run_steps(recorder, 1)
     manifest = recorder.directory.read_manifest()
     assert manifest["job"] is None
-    assert manifest["settings"] == {"num_layers": 2}
+    assert manifest["settings"] == {}
+    assert manifest["stated_settings"] == {"num_layers": 2}
     assert "hidden_size" in manifest["job_refused"]
 
 

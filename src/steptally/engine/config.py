@@ -19,7 +19,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 
-from steptally.engine.groups import virtual_stages
+from steptally.engine.stages import virtual_stages
 from steptally.job import Architecture, Job
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -117,6 +117,7 @@ def _experts(job: Job) -> dict[str, Any]:
         "moe_token_dispatcher_type": recipe.moe_token_dispatcher_type,
         "moe_grouped_gemm": recipe.moe_grouped_gemm,
         "moe_permute_fusion": recipe.moe_permute_fusion,
+        "moe_router_dtype": recipe.moe_router_dtype,
         "moe_router_load_balancing_type": recipe.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": recipe.moe_aux_loss_coeff,
         "moe_expert_capacity_factor": recipe.moe_expert_capacity_factor,

@@ -109,6 +109,20 @@ def useful_flops(
     return flops_per_step(job, convention, packed_lengths).useful
 
 
+def matmul_parameters(job: Job) -> int:
+    """Weights that one token is multiplied with: linear layers of active experts, and the LM head.
+
+    What 6N stands for: no embedding lookup, no norm, no bias, no idle expert.
+    """
+    batch = Batch(1, job.layout.seq_length, (job.layout.seq_length,))
+    weights = sum(
+        layers * term.useful
+        for term, layers, _ in step_terms(job, EXACT_CAUSAL, batch)
+        if not term.name.removeprefix("mtp.").startswith(("core_attention", "mamba.scan"))
+    )
+    return int(weights // (2 * job.layout.seq_length))
+
+
 def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Count:
     """What a convention counts that is no product forward or backward of a term."""
     if convention.formula:

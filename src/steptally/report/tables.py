@@ -9,9 +9,12 @@ from typing import Any
 
 from steptally.report.quantity import printable, quantity, ranges
 from steptally.tally import (
+    ConventionRow,
     FlopsRow,
     GemmRow,
     GroupRow,
+    LoggedRow,
+    LossRow,
     MemoryRow,
     ParametersRow,
     Tally,
@@ -75,6 +78,76 @@ def flops_table(rows: Sequence[FlopsRow]) -> Table:
             line(name, useful[name], [executed[name][phase] for phase in phases]) for name in useful
         ),
         total=line("total", sum(useful.values()), by_phase),
+    )
+
+
+def elementwise_table(rows: Sequence[FlopsRow]) -> Table:
+    """Arithmetic that is no matrix product."""
+    return Table(
+        title="Elementwise arithmetic",
+        note="of one optimizer step, over all ranks, forward and backward; in no MFU",
+        columns=("kind", "FLOPs"),
+        text_columns=1,
+        rows=tuple((printable(row.name), _flops(row.useful)) for row in rows),
+        total=("total", _flops(sum(row.useful for row in rows))),
+    )
+
+
+def conventions_table(rows: Sequence[ConventionRow]) -> Table:
+    """The same step as others count it."""
+    return Table(
+        title="As others count it",
+        note="useful FLOPs of the same step; difference from the exact count",
+        columns=("convention", "source", "useful", "difference"),
+        text_columns=2,
+        rows=tuple(
+            (
+                printable(row.name),
+                printable(row.source),
+                quantity(row.useful, "FLOP").removesuffix(" FLOP"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def logged_table(rows: Sequence[LoggedRow]) -> Table:
+    """Which convention makes the FLOP/s that a log prints."""
+    return Table(
+        title="Which convention reproduces the log",
+        note="per device, medians over the steady iterations",
+        columns=("convention", "counted", "logged", "difference"),
+        text_columns=1,
+        rows=tuple(
+            (
+                printable(row.name),
+                quantity(row.counted_flops_per_s, "FLOP/s"),
+                quantity(row.logged_flops_per_s, "FLOP/s"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def loss_table(rows: Sequence[LossRow]) -> Table:
+    """What each loss cost: what MFU does not say."""
+    return Table(
+        title="Loss against tokens, wall time and FLOPs",
+        note="tokens consumed; wall time is the sum of step times, without downtime",
+        columns=("iteration", "loss", "tokens", "wall time", "useful FLOPs"),
+        text_columns=0,
+        rows=tuple(
+            (
+                f"{row.iteration:,}",
+                f"{row.loss:.4g}",
+                f"{row.tokens:,}",
+                quantity(row.wall_time_s, "s"),
+                quantity(row.useful_flops, "FLOP").removesuffix(" FLOP"),
+            )
+            for row in rows
+        ),
     )
 
 
@@ -193,6 +266,10 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "traffic": traffic_table,
     "groups": groups_table,
     "flops": flops_table,
+    "elementwise": elementwise_table,
+    "logged": logged_table,
+    "loss": loss_table,
+    "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,
     "memory": memory_table,

@@ -6,6 +6,7 @@ configuration, router, dispatchers and experts).
 
 from __future__ import annotations
 
+from steptally.engine.stages import virtual_stages
 from steptally.errors import InputError
 from steptally.job import Job
 
@@ -44,7 +45,7 @@ def expert_communication_overlaps(job: Job) -> None:
     layout, recipe = job.layout, job.recipe
     if not recipe.overlap_moe_expert_parallel_comm:
         return
-    interleaved = layout.virtual_pipeline_model_parallel_size is not None
+    interleaved = virtual_stages(layout) is not None
     needs = {
         "expert_model_parallel_size above 1": layout.expert_model_parallel_size > 1,
         "moe_token_dispatcher_type alltoall": recipe.moe_token_dispatcher_type == "alltoall",

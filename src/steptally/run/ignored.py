@@ -14,6 +14,7 @@ from typing import Any
 
 from steptally.engine.adapt import uses_transformer_engine
 from steptally.engine.availability import EngineParts
+from steptally.engine.stages import virtual_stages
 from steptally.errors import InputError
 from steptally.job import Architecture, Cluster, Job, Layout, Recipe
 
@@ -137,7 +138,7 @@ CONDITIONAL = (
     ),
     Conditional(
         names=("microbatch_group_size_per_vp_stage",),
-        applies=lambda job: _is_interleaved(job),
+        applies=lambda job: virtual_stages(job.layout) is not None,
         needs="virtual_pipeline_model_parallel_size",
     ),
     Conditional(
@@ -245,11 +246,3 @@ def _how_to_drop(name: str) -> str:
     if default is True or default is False:
         return f"Remove it, or --set {name}=false"
     return f"Remove it, or --set {name}={'none' if default is None else default}"
-
-
-def _is_interleaved(job: Job) -> bool:
-    layout = job.layout
-    return (
-        layout.virtual_pipeline_model_parallel_size is not None
-        or layout.pipeline_model_parallel_layout is not None
-    )

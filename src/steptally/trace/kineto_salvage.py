@@ -42,7 +42,7 @@ class Salvage:
 def salvage_events(text: str) -> Salvage:
     """Every whole event of a damaged run of events."""
     saved = Salvage()
-    position = whole_until = 0  # whole_until: behind the last whole event and its comma
+    position = whole_until = _behind_separator(text, 0)  # of the last whole event
     while (start := _next_start(text, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(text, start)
