@@ -1,11 +1,11 @@
 """What must hold of the matrix products of every job."""
 
 from hypothesis import HealthCheck, given, settings
+from tests.property.random_jobs import jobs
 
 from steptally.predict.flops import flops_per_step, predict_flops
 from steptally.predict.gemms import predict_gemms
 from steptally.predict.ranks import rank_at
-from tests.property.random_jobs import jobs
 
 
 def rows_of_all_ranks(job):

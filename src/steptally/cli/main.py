@@ -21,6 +21,8 @@ VERBS: tuple[str, ...] = (
     "calibrate",
     "count",
     "mfu",
+    "gemms",
+    "traffic",
     "validate",
     "devices",
     "models",
