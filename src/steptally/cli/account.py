@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptally.cli.peak import peak_of_run
-from steptally.cli.utilisation import utilisation
+from steptally.cli.run_mfu import run_mfu
 from steptally.errors import InputError
 from steptally.job import Job, job_from_settings
 from steptally.tally import Figure, Tally
@@ -72,7 +72,7 @@ def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tal
     if "step_time_s" in measured.summary:
         try:
             peak = peak_of_run(manifest, job.recipe.params_dtype)
-            summary.update(utilisation(summary, job, peak))
+            summary.update(run_mfu(summary, job, peak))
         except InputError as error:
             refusals.append(f"mfu, hfu: {error}")
     accounts = {**predicted.accounts, **measured.accounts}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PHASES = ("forward", "backward", "recompute")
+PHASES = ("forward", "backward", "recompute", "step")
 # A matrix product's backward is two: the gradient of its input and of its weight.
 GEMM_PHASES = ("forward", "dgrad", "wgrad", "recompute")
 # Beside those of the model: after the last backward, the update, and what is logged.
@@ -23,6 +23,47 @@ class FlopsRow:
     phase: str
     useful: int
     executed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConventionRow:
+    """What another convention counts as the useful FLOPs of the same step.
+
+    `difference` is its count over the exact one, − 1; `source` is who counts so.
+    """
+
+    name: str
+    useful: int | float
+    difference: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRow:
+    """What a convention makes of a logged run's speed, beside the FLOP/s per device it printed.
+
+    Medians over the steady iterations; `difference` is counted / logged − 1.
+    """
+
+    name: str
+    counted_flops_per_s: float
+    logged_flops_per_s: float
+    difference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRow:
+    """The loss of a logged run, with what had been spent on it by then.
+
+    `tokens` are those consumed, `wall_time_s` the sum of the logged step times (no downtime),
+    `useful_flops` over all devices.
+    """
+
+    iteration: int
+    loss: float
+    tokens: int
+    wall_time_s: float
+    useful_flops: int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +214,10 @@ class StepRow:
 
 ROW_TYPES: dict[str, type] = {
     "flops": FlopsRow,
+    "elementwise": FlopsRow,
+    "conventions": ConventionRow,
+    "logged": LoggedRow,
+    "loss": LossRow,
     "parameters": ParametersRow,
     "gemms": GemmRow,
     "traffic": TrafficRow,
@@ -182,4 +227,16 @@ ROW_TYPES: dict[str, type] = {
     "steps": StepRow,
 }
 
-Row = FlopsRow | ParametersRow | GemmRow | TrafficRow | GroupRow | MemoryRow | TimeRow | StepRow
+Row = (
+    FlopsRow
+    | ConventionRow
+    | LoggedRow
+    | LossRow
+    | ParametersRow
+    | GemmRow
+    | TrafficRow
+    | GroupRow
+    | MemoryRow
+    | TimeRow
+    | StepRow
+)

@@ -10,7 +10,7 @@ from steptally.job import Job
 from steptally.tally import Figure
 
 
-def utilisation(summary: Mapping[str, Figure], job: Job, peak: Peak) -> dict[str, Figure]:
+def run_mfu(summary: Mapping[str, Figure], job: Job, peak: Peak) -> dict[str, Figure]:
     """`mfu` and `hfu` from the FLOPs and the step time in a summary.
 
     Raises `InputError` where the run did not train the job's batch, or where more than the peak
@@ -25,7 +25,7 @@ def utilisation(summary: Mapping[str, Figure], job: Job, peak: Peak) -> dict[str
         flops = summary.get(flops_name)
         if flops is not None and isinstance(flops.value, int):
             figures[name] = Figure(
-                value=flops_utilisation(flops.value, seconds, peak.flops_per_s),
+                value=flops_utilization(flops.value, seconds, peak.flops_per_s),
                 unit="1",
                 basis="measured",
                 convention=f"{flops.convention}; {peak.origin}",
@@ -35,10 +35,10 @@ def utilisation(summary: Mapping[str, Figure], job: Job, peak: Peak) -> dict[str
     return figures
 
 
-def flops_utilisation(flops: int, step_time_s: float, peak_flops_per_s: float) -> float:
+def flops_utilization(flops: int, step_time_s: float, peak_flops_per_s: float) -> float:
     """FLOPs / (step time · peak): MFU for useful FLOPs (Chowdhery et al., 2022), HFU for executed.
 
-    >>> round(flops_utilisation(10**12, 0.01, 312e12), 4)
+    >>> round(flops_utilization(10**12, 0.01, 312e12), 4)
     0.3205
     """
     return flops / (step_time_s * peak_flops_per_s)
