@@ -157,7 +157,13 @@ def step_warnings(steps: Steps) -> list[str]:
             f"recorded only {number_ranges(ranks)}"
         )
     if steps.unreadable:
-        warnings.append(f"{steps.unreadable} lines of steps.jsonl are no step records: left out")
+        one = steps.unreadable == 1
+        what = (
+            "1 line of steps.jsonl is no step record"
+            if one
+            else (f"{steps.unreadable} lines of steps.jsonl are no step records")
+        )
+        warnings.append(f"{what}: left out")
     not_finite = {line.step for line in steps.lines if line.not_finite}
     if not_finite:
         warnings.append(
