@@ -21,6 +21,9 @@ VERBS: tuple[str, ...] = (
     "calibrate",
     "count",
     "mfu",
+    "gemms",
+    "traffic",
+    "validate",
     "devices",
     "models",
 )

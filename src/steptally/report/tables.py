@@ -170,12 +170,15 @@ def parameters_table(rows: Sequence[ParametersRow]) -> Table:
 def gemms_table(rows: Sequence[GemmRow]) -> Table:
     """Matrix products by shape, the most FLOPs first; equal ones of several ranks are one line."""
     merged = sorted(_merged(rows), key=lambda pair: -pair[0].flops)
-    columns = ("product", "phase", "ranks", "dtype", "bound by", "cut by", "m × n × k", "batch")
+    words = ("ranks", "dtype", "bound by", "cut by", "misaligned", "helped by", "tile")
     return Table(
         title="Matrix products",
         note="C[m,n] = A[m,k] · B[k,n]; calls and FLOPs are of one step of each rank named",
-        columns=(*columns, "calls", "FLOPs", "FLOP/byte", "waves", "of peak"),
-        text_columns=6,
+        columns=(
+            *("product", "phase", *words, "m × n × k", "batch"),
+            *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
+        ),
+        text_columns=2 + len(words),
         rows=tuple(
             (
                 printable(row.name),
@@ -184,12 +187,16 @@ def gemms_table(rows: Sequence[GemmRow]) -> Table:
                 printable(row.dtype or NOTHING),
                 printable(row.bound or NOTHING),
                 printable(row.cuts or NOTHING),
+                printable(row.misaligned or NOTHING),
+                printable(row.restore or NOTHING),
+                printable(row.tile or NOTHING),
                 " × ".join(f"{size:,}" for size in (row.m, row.n, row.k)),
                 f"{row.batch:,}",
                 f"{row.calls:,}",
                 _flops(row.flops),
                 _or_nothing(row.intensity, ""),
                 _or_nothing(row.waves, ""),
+                _or_nothing(row.tail_efficiency, "1"),
                 _or_nothing(row.efficiency, "1"),
             )
             for row, ranks in merged
@@ -217,7 +224,7 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
                 ranks,
                 printable(row.scope or NOTHING),
                 printable(row.dtype or NOTHING),
-                NOTHING if row.overlapped is None else quantity(row.overlapped, ""),
+                _overlap(row),
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
                 quantity(_bytes_per_step(row), "byte"),
@@ -225,6 +232,14 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
             for row, ranks in merged
         ),
     )
+
+
+def _overlap(row: TrafficRow) -> str:
+    """Whether the job hides it, and if not the setting that would."""
+    if row.overlapped is None:
+        return NOTHING
+    flag = f": {row.overlap_flag}" if row.overlap_flag and not row.overlapped else ""
+    return quantity(row.overlapped, "") + printable(flag)
 
 
 def groups_table(rows: Sequence[GroupRow]) -> Table:

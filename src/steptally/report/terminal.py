@@ -37,10 +37,13 @@ MOST_ROWS = 16
 COLUMN_GAP = 2
 
 
-def print_tally(tally: Tally, console: Console | None = None) -> None:
+def print_tally(
+    tally: Tally, console: Console | None = None, *, most_rows: int = MOST_ROWS
+) -> None:
     """Print a tally, whole or in part: accounts that are missing are left out.
 
-    Without a console, prints to standard output in the terminal's own width.
+    Without a console, prints to standard output in the terminal's own width. Of each account at
+    most `most_rows` rows are shown.
     """
     console = console or Console()
     _print_job(tally, console)
@@ -49,7 +52,7 @@ def print_tally(tally: Tally, console: Console | None = None) -> None:
     points, basis = step_points(tally), tally.basis_of("steps")
     print_steps(points, basis, console)
     print_losses(losses(points), basis, console)
-    for table in account_tables(tally, most_rows=MOST_ROWS):
+    for table in account_tables(tally, most_rows=most_rows):
         _print_table(table, console)
     _print_messages("Warnings", "!", tally.warnings, "yellow", console)
     _print_messages("Refused: not known, and how to supply it", "×", tally.refusals, "red", console)
