@@ -181,7 +181,7 @@ def hybrid(found: Settings, notes: Notes) -> None:
     newer = found.pop("hybrid_layer_pattern", None)
     pattern = found.get("hybrid_override_pattern", newer)
     found.pop("mtp_hybrid_override_pattern", None)
-    if not isinstance(pattern, str):
+    if not isinstance(pattern, str) or pattern == "none":
         return
     main, *depths = pattern.split("/")
     segments = main.count("|") + 1
