@@ -192,7 +192,7 @@ def answer_or_raise(case):
         "fake", store=FakeStore(), rank=case["rank"], world_size=layout.world_size
     )
     try:
-        initialize_groups(layout)
+        initialize_groups(job)
         tensor_parallel.model_parallel_cuda_manual_seed(1)
         config = configuration(job)
         bare = build(job, config)

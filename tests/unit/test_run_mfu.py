@@ -53,7 +53,7 @@ def test_mfu_divides_useful_and_hfu_executed_flops_by_what_the_devices_could_do(
 
 
 def test_more_than_the_peak_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match="HFU would be 133 %.*measure again"):
+    with pytest.raises(InputError, match=r"HFU would be 133 %.*measure again"):
         run_mfu(summary(), JOB, peak(3e9))
 
 

@@ -20,6 +20,10 @@ VERBS: tuple[str, ...] = (
     "report",
     "calibrate",
     "count",
+    "mfu",
+    "gemms",
+    "traffic",
+    "validate",
     "devices",
     "models",
 )

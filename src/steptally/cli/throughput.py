@@ -60,7 +60,7 @@ def throughput(
     Nothing measured gives nothing; no device gives the rates, and refuses MFU.
     """
     _check(measured)
-    peak, warnings = _peak(job, measured)
+    peak, warnings = peak_of(job, measured)
     step_time_s = _step_time(job, convention, packed_lengths, measured)
     if step_time_s is None:
         return Throughput(warnings=tuple(warnings))
@@ -70,7 +70,7 @@ def throughput(
         why = "mfu, hfu: the job names no device; pass --device NAME (see `steptally devices`)."
         return Throughput(figures=figures, warnings=tuple(warnings), refusals=(why,))
     check_possible(job, rate, convention, peak)
-    utilization, refusals = _utilization_figures(rate, convention, peak)
+    utilization, refusals = utilization_figures(rate, convention, peak)
     return Throughput(
         figures={**figures, **utilization}, warnings=tuple(warnings), refusals=refusals
     )
@@ -96,7 +96,7 @@ def _check(measured: Measured) -> None:
         )
 
 
-def _peak(job: Job, measured: Measured) -> tuple[Peak | None, list[str]]:
+def peak_of(job: Job, measured: Measured) -> tuple[Peak | None, list[str]]:
     """The dense peak to divide by, and what is wrong with the peak that the user divided by."""
     name = measured.device or job.cluster.device
     if name is None:
@@ -164,9 +164,10 @@ def _rate_figures(rate: Rate, convention: Convention, measured: Measured) -> dic
     }
 
 
-def _utilization_figures(
+def utilization_figures(
     rate: Rate, convention: Convention, peak: Peak
 ) -> tuple[dict[str, Figure], tuple[str, ...]]:
+    """MFU and HFU over a peak; an HFU over 100 % is refused with what must be wrong."""
     mfu = rate.useful_flops_per_s / peak.flops_per_s
     hfu: float | None = rate.executed_flops_per_s / peak.flops_per_s
     refusals: tuple[str, ...] = ()

@@ -29,6 +29,8 @@ LABELS = {
     "loss_first": "first loss",
     "loss_last": "last loss",
     "parameters_matmul_active": "active parameters in matrix products",
+    "logged_tflops_per_device": "TFLOP/s per device, as logged",
+    "logged_convention": "convention that reproduces the log",
     "flops_per_s_per_device_useful": "useful FLOP/s per device",
     "flops_per_s_per_device_executed": "executed FLOP/s per device",
     "elementwise_flops_per_step": "elementwise FLOPs per step",

@@ -13,6 +13,8 @@ from steptally.tally import (
     FlopsRow,
     GemmRow,
     GroupRow,
+    LoggedRow,
+    LossRow,
     MemoryRow,
     ParametersRow,
     Tally,
@@ -110,6 +112,45 @@ def conventions_table(rows: Sequence[ConventionRow]) -> Table:
     )
 
 
+def logged_table(rows: Sequence[LoggedRow]) -> Table:
+    """Which convention makes the FLOP/s that a log prints."""
+    return Table(
+        title="Which convention reproduces the log",
+        note="per device, medians over the steady iterations",
+        columns=("convention", "counted", "logged", "difference"),
+        text_columns=1,
+        rows=tuple(
+            (
+                printable(row.name),
+                quantity(row.counted_flops_per_s, "FLOP/s"),
+                quantity(row.logged_flops_per_s, "FLOP/s"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def loss_table(rows: Sequence[LossRow]) -> Table:
+    """What each loss cost: what MFU does not say."""
+    return Table(
+        title="Loss against tokens, wall time and FLOPs",
+        note="tokens consumed; wall time is the sum of step times, without downtime",
+        columns=("iteration", "loss", "tokens", "wall time", "useful FLOPs"),
+        text_columns=0,
+        rows=tuple(
+            (
+                f"{row.iteration:,}",
+                f"{row.loss:.4g}",
+                f"{row.tokens:,}",
+                quantity(row.wall_time_s, "s"),
+                quantity(row.useful_flops, "FLOP").removesuffix(" FLOP"),
+            )
+            for row in rows
+        ),
+    )
+
+
 def parameters_table(rows: Sequence[ParametersRow]) -> Table:
     """Parameters by kind of tensor."""
 
@@ -129,12 +170,15 @@ def parameters_table(rows: Sequence[ParametersRow]) -> Table:
 def gemms_table(rows: Sequence[GemmRow]) -> Table:
     """Matrix products by shape, the most FLOPs first; equal ones of several ranks are one line."""
     merged = sorted(_merged(rows), key=lambda pair: -pair[0].flops)
-    columns = ("product", "phase", "ranks", "dtype", "bound by", "cut by", "m × n × k", "batch")
+    words = ("ranks", "dtype", "bound by", "cut by", "misaligned", "helped by", "tile")
     return Table(
         title="Matrix products",
         note="C[m,n] = A[m,k] · B[k,n]; calls and FLOPs are of one step of each rank named",
-        columns=(*columns, "calls", "FLOPs", "FLOP/byte", "waves", "of peak"),
-        text_columns=6,
+        columns=(
+            *("product", "phase", *words, "m × n × k", "batch"),
+            *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
+        ),
+        text_columns=2 + len(words),
         rows=tuple(
             (
                 printable(row.name),
@@ -143,12 +187,16 @@ def gemms_table(rows: Sequence[GemmRow]) -> Table:
                 printable(row.dtype or NOTHING),
                 printable(row.bound or NOTHING),
                 printable(row.cuts or NOTHING),
+                printable(row.misaligned or NOTHING),
+                printable(row.restore or NOTHING),
+                printable(row.tile or NOTHING),
                 " × ".join(f"{size:,}" for size in (row.m, row.n, row.k)),
                 f"{row.batch:,}",
                 f"{row.calls:,}",
                 _flops(row.flops),
                 _or_nothing(row.intensity, ""),
                 _or_nothing(row.waves, ""),
+                _or_nothing(row.tail_efficiency, "1"),
                 _or_nothing(row.efficiency, "1"),
             )
             for row, ranks in merged
@@ -176,7 +224,7 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
                 ranks,
                 printable(row.scope or NOTHING),
                 printable(row.dtype or NOTHING),
-                NOTHING if row.overlapped is None else quantity(row.overlapped, ""),
+                _overlap(row),
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
                 quantity(_bytes_per_step(row), "byte"),
@@ -184,6 +232,14 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
             for row, ranks in merged
         ),
     )
+
+
+def _overlap(row: TrafficRow) -> str:
+    """Whether the job hides it, and if not the setting that would."""
+    if row.overlapped is None:
+        return NOTHING
+    flag = f": {row.overlap_flag}" if row.overlap_flag and not row.overlapped else ""
+    return quantity(row.overlapped, "") + printable(flag)
 
 
 def groups_table(rows: Sequence[GroupRow]) -> Table:
@@ -226,6 +282,8 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "groups": groups_table,
     "flops": flops_table,
     "elementwise": elementwise_table,
+    "logged": logged_table,
+    "loss": loss_table,
     "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,

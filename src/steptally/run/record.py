@@ -258,8 +258,8 @@ class Recorder:
         """Write the oldest `count` pending records."""
         records, self._pending = self._pending[:count], self._pending[count:]
         if records:
-            peak = peak_memory_bytes()
-            self._write(lambda: append_steps(self.directory.steps, records, peak))
+            peaks = peak_memory()
+            self._write(lambda: append_steps(self.directory.steps, records, peaks))
         self._flushed_ns = time.perf_counter_ns()
 
     def _write(self, action: Callable[[], None]) -> None:
@@ -280,11 +280,17 @@ class Recorder:
         self.close(FAILED if getattr(sys, "last_value", None) is not None else FINISHED)
 
 
-def peak_memory_bytes() -> int:
-    """High-water mark so far: allocated by torch on this rank's GPU, or resident on the CPU."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return int(torch.cuda.max_memory_allocated())
-    return peak_resident_bytes()
+def peak_memory() -> dict[str, int]:
+    """High-water marks so far, in bytes: of torch's allocator on a GPU, else of resident memory.
+
+    `peak_reserved_bytes`, what the allocator holds of the GPU, is there on a GPU only.
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return {"peak_memory_bytes": peak_resident_bytes()}
+    return {
+        "peak_memory_bytes": int(torch.cuda.max_memory_allocated()),
+        "peak_reserved_bytes": int(torch.cuda.max_memory_reserved()),
+    }
 
 
 def _tokens_of(described: Mapping[str, Any]) -> int | None:

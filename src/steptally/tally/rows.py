@@ -39,6 +39,34 @@ class ConventionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRow:
+    """What a convention makes of a logged run's speed, beside the FLOP/s per device it printed.
+
+    Medians over the steady iterations; `difference` is counted / logged − 1.
+    """
+
+    name: str
+    counted_flops_per_s: float
+    logged_flops_per_s: float
+    difference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRow:
+    """The loss of a logged run, with what had been spent on it by then.
+
+    `tokens` are those consumed, `wall_time_s` the sum of the logged step times (no downtime),
+    `useful_flops` over all devices.
+    """
+
+    iteration: int
+    loss: float
+    tokens: int
+    wall_time_s: float
+    useful_flops: int | float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersRow:
     """Parameters of one kind of tensor, over the whole model; `active` is what one token uses."""
 
@@ -188,6 +216,8 @@ ROW_TYPES: dict[str, type] = {
     "flops": FlopsRow,
     "elementwise": FlopsRow,
     "conventions": ConventionRow,
+    "logged": LoggedRow,
+    "loss": LossRow,
     "parameters": ParametersRow,
     "gemms": GemmRow,
     "traffic": TrafficRow,
@@ -200,6 +230,8 @@ ROW_TYPES: dict[str, type] = {
 Row = (
     FlopsRow
     | ConventionRow
+    | LoggedRow
+    | LossRow
     | ParametersRow
     | GemmRow
     | TrafficRow

@@ -37,11 +37,19 @@ def attention_operations(dimensions: Dimensions) -> list[Operation]:
         *core_attention(dimensions),
         *output_gate(dimensions),
         project._replace(forward=project.forward + layer_variables(dimensions)),
+        *post_norm(dimensions, "post_self_attn_layernorm"),
     ]
     return [
         *held(branch, dimensions.hidden_bytes),
         bias_dropout_add(dimensions, "self_attn_bda"),
     ]
+
+
+def post_norm(dimensions: Dimensions, name: str) -> list[Operation]:
+    """The further norm that some models (Gemma 2, 3) have after attention and after the MLP."""
+    if not dimensions.architecture.post_layer_norms:
+        return []
+    return [norm(dimensions, name, dimensions.own_tokens, dimensions.architecture.hidden_size)]
 
 
 def qkv_width(dimensions: Dimensions) -> Count:

@@ -13,6 +13,7 @@ from steptally.predict.memory.attention import bias_dropout_add
 from steptally.predict.memory.dimensions import Dimensions
 from steptally.predict.memory.mlp import activation, feed_forward, fuses_activation
 from steptally.predict.memory.operation import Operation, held, larger, norm, weight_gradient
+from steptally.predict.memory.weights import expert_ffn
 
 NAME = "mlp"
 
@@ -149,7 +150,7 @@ def routed_experts(dimensions: Dimensions) -> list[Operation]:
     probability; unfused also the unweighted product.
     """
     architecture, element = dimensions.architecture, dimensions.element
-    rows, width = dimensions.expert_rows, (architecture.moe_ffn_hidden_size or 0) // dimensions.etp
+    rows, width = dimensions.expert_rows, expert_ffn(architecture) // dimensions.etp
     channels = expert_width(dimensions)
     up = 2 * width if architecture.gated_linear_unit else width
     experts = (architecture.num_experts or 0) // dimensions.ep

@@ -6,7 +6,7 @@ Source: `MLP` and the fused activations of megatron-core 0.16.1 (fusions/fused_b
 from __future__ import annotations
 
 from steptally.predict.count import Count
-from steptally.predict.memory.attention import bias_dropout_add
+from steptally.predict.memory.attention import bias_dropout_add, post_norm
 from steptally.predict.memory.dimensions import Dimensions
 from steptally.predict.memory.operation import (
     Operation,
@@ -23,6 +23,7 @@ def mlp_operations(dimensions: Dimensions) -> list[Operation]:
     branch = [
         norm(dimensions, "pre_mlp_layernorm", dimensions.own_tokens, hidden),
         *feed_forward(dimensions, "mlp", dimensions.ffn, saves_input=True),
+        *post_norm(dimensions, "post_mlp_layernorm"),
     ]
     return [*held(branch, dimensions.hidden_bytes), bias_dropout_add(dimensions, "mlp_bda")]
 
