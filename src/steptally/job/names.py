@@ -83,5 +83,5 @@ def parse_overrides(overrides: tuple[str, ...] | list[str]) -> dict[str, object]
         plain = name.strip().lstrip("-").replace("-", "_").rpartition(".")[2]
         if not equals or not plain:
             raise InputError(f"--set got {shown(text)}: it must be name=value, as num_layers=4.")
-        values[plain] = value
+        values[plain] = "none" if value == "None" else value  # unsays what the source states
     return values

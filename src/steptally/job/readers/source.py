@@ -39,6 +39,16 @@ def read_source(argument: str, outside: Mapping[str, object]) -> Reading:
 
     `outside` holds values for variables that a script or YAML takes from its environment.
     """
+    try:
+        return _read(argument, outside)
+    except RecursionError as error:
+        raise InputError(
+            f"{argument[:100]} nests far deeper than any job does, or refers to itself without "
+            f"end: JOB is {FORMS}."
+        ) from error
+
+
+def _read(argument: str, outside: Mapping[str, object]) -> Reading:
     path = Path(argument)
     try:
         exists = path.exists()
@@ -57,7 +67,13 @@ def read_source(argument: str, outside: Mapping[str, object]) -> Reading:
 def _preset(model: Model) -> Reading:
     notes = (f"{model.name}: {model.note}",) if model.note else ()
     assumed = {"seq_length": f"{model.settings['seq_length']} (the preset's; --set seq_length=N)"}
-    return Reading(values=model.settings, name=model.name, assumed=assumed, notes=notes)
+    return Reading(
+        values=model.settings,
+        name=model.name,
+        assumed=assumed,
+        notes=notes,
+        names=(model.name,),
+    )
 
 
 def _not_found(argument: str) -> InputError:
@@ -84,8 +100,6 @@ def _read_path(path: Path, outside: Mapping[str, object]) -> Reading:
         return _read_text(path, size, head, outside)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except RecursionError as error:
-        raise InputError(f"{path} nests far deeper than any job does: {FORMS} is read.") from error
 
 
 def _refuse_binary(path: Path, head: bytes) -> None:
