@@ -34,7 +34,7 @@ DIALECTS = {
     ),
     "deepspeed": (
         (
-            "rank 7 | iteration        1/   45776 | consumed samples:          128 | consumed tokens: "
+            "rank 7 | iteration        1/   45776 | consumed samples:     128 | consumed tokens: "
             "      262144 | elapsed time this iteration (ms): 33222.7 |"
         ),
         (1, 33222.7, 128, None, None, None),
