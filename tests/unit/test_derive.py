@@ -163,9 +163,10 @@ def test_a_mistyped_required_setting_is_guessed():
 
 def test_the_option_table_agrees_with_the_jobs_settings():
     assert len(options()) > 1000
-    for option in options():
-        assert (option.effect == "setting") == (option.dest in settings()), option
-        assert option.action in ("value", "list", "true", "false", "either")
+    stated = {option.dest for option in options() if option.effect == "setting"}
+    assert stated == {option.dest for option in options() if option.dest in settings()}
+    actions = {option.action for option in options()}
+    assert actions == {"value", "list", "true", "false", "either"}
 
 
 @pytest.mark.parametrize(

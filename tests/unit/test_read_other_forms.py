@@ -128,7 +128,7 @@ def test_a_tally_or_manifest_is_a_job(tmp_path):
         (b"just words", "holds text"),
         (b"a: [1", "read as YAML"),
         (b"{\"a\": 1}", "does not state num_layers"),
-        (b" iteration  5/ 10 | elapsed time per iteration (ms): 1 |", "without Megatron's argument"),
+        (b" iteration  5/ 10 | elapsed time per iteration: 1 |", "without Megatron's argument"),
         (b"model: llama-9\n", "llama-9"),
         (b"layout: 3\n", "layout holds a int"),
         (b"num_layers: 1\nnum-layers: 2\n", "states num_layers twice"),

@@ -14,7 +14,19 @@ import typer
 from steptally.errors import SteptallyError
 
 # Each name is a module of `steptally.cli` with a function of that name, which is the command.
-VERBS: tuple[str, ...] = ("demo", "run", "report", "calibrate", "count", "mfu", "validate")
+VERBS: tuple[str, ...] = (
+    "demo",
+    "run",
+    "report",
+    "calibrate",
+    "count",
+    "mfu",
+    "gemms",
+    "traffic",
+    "validate",
+    "devices",
+    "models",
+)
 
 app = typer.Typer(
     name="steptally",

@@ -44,7 +44,7 @@ def precision(found: Settings, notes: Notes) -> None:
     dtype = str(found.pop("params_dtype", "")).removeprefix("torch.")
     if dtype in ("bfloat16", "float16", "half"):
         found.setdefault("bf16" if dtype == "bfloat16" else "fp16", True)
-    if _on(found, "grad_reduce_in_bf16"):
+    if _is(found, "grad_reduce_in_bf16"):
         found["accumulate_allreduce_grads_in_fp32"] = False
     elif _is(found, "bf16") and found.get("main_grads_dtype", "fp32") in ("fp32", "torch.float32"):
         found["accumulate_allreduce_grads_in_fp32"] = True

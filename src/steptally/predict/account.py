@@ -17,6 +17,7 @@ from steptally.predict.flops import (
     step_batch,
     useful_flops,
 )
+from steptally.predict.named_model import named_model_warnings
 from steptally.predict.parameters import EMBEDDINGS, predict_parameters
 from steptally.tally import ConventionRow, Figure, FlopsRow, ParametersRow, Tally
 
@@ -69,7 +70,7 @@ def predict(
             "conventions": convention_rows(job, packed_lengths),
             "parameters": parameters,
         },
-        warnings=assumptions(job),
+        warnings=(*job.notes, *named_model_warnings(job, parameters), *assumptions(job)),
     )
 
 

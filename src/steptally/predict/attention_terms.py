@@ -59,7 +59,7 @@ def mla_terms(job: Job, kind: LayerKind, batch: Batch, convention: Convention) -
 def _mla_query_terms(job: Job, batch: Batch, outputs: int, copies: Count) -> list[Term]:
     hidden, rank = job.architecture.hidden_size, job.architecture.q_lora_rank
     if rank is None:
-        return [linear_term("linear_q_proj", batch, hidden, outputs)]
+        return [linear_term("linear_q_proj", batch, hidden, outputs, MLA_UP_PROJECTION)]
     return [
         linear_term("linear_q_down_proj", batch, hidden, rank, copies=copies),
         linear_term("linear_q_up_proj", batch, rank, outputs, MLA_UP_PROJECTION),

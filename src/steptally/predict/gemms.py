@@ -20,6 +20,7 @@ from steptally.job.device import Device
 from steptally.job.job import Job
 from steptally.predict.layers import LayerKind, layer_kinds, mtp_layer_kinds
 from steptally.predict.linears import layer_linears, mtp_linear, output_linear
+from steptally.predict.mamba_products import mamba_products
 from steptally.predict.precision import gradient_dtype, size_bytes
 from steptally.predict.products import (
     FORWARD,
@@ -67,23 +68,36 @@ def chunk_products(job: Job, chunk: Chunk, rank: int) -> Iterator[tuple[Product,
     for (kind, again), count in layers.items():
         yield from _with_reruns(job, _layer_products(job, kind, rank), count, again)
     for kind in mtp_layer_kinds(job)[: chunk.mtp_layers]:
-        again = mtp_runs_again(job)
-        yield from _with_reruns(job, linear_products(job, mtp_linear(job)), 1, again)
-        yield from _with_reruns(job, _layer_products(job, kind, rank), 1, again)
+        inside = _of_mtp(_layer_products(job, kind, rank))
+        products = [*linear_products(job, mtp_linear(job)), *inside]
+        yield from _with_reruns(job, products, 1, mtp_runs_again(job))
     if chunk.head:
-        heads = 1 + (job.architecture.mtp_num_layers or 0)
-        for product in linear_products(job, output_linear(job)):
-            yield product, heads
+        yield from _head_products(job)
+
+
+def _head_products(job: Job) -> Iterator[tuple[Product, int]]:
+    """The LM head, and once more for the token of each multi-token-prediction depth."""
+    head = linear_products(job, output_linear(job))
+    yield from ((product, 1) for product in head)
+    depths = job.architecture.mtp_num_layers or 0
+    if depths:
+        yield from ((product, depths) for product in _of_mtp(head))
+
+
+def _of_mtp(products: Iterable[Product]) -> list[Product]:
+    """The same products under the name that they have inside multi-token prediction."""
+    return [replace(product, name=f"mtp.{product.name}") for product in products]
 
 
 def _layer_products(job: Job, kind: LayerKind, rank: int) -> list[Product]:
-    """Linear layers and, between QKV and output projection, core attention."""
+    """Linear layers and, between input and output projection, core attention or a scan."""
     linears = [p for linear in layer_linears(job, kind) for p in linear_products(job, linear)]
-    if kind.mixer not in ("attention", "mla"):
+    if kind.mixer == "none":
         return linears
-    position = next(i for i, p in enumerate(linears) if p.name == "linear_proj")
-    core = attention_products(job, kind, rank)
-    return [*linears[:position], *core, *linears[position:]]
+    between = mamba_products(job) if kind.mixer == "mamba" else attention_products(job, kind, rank)
+    last = "mamba.out_proj" if kind.mixer == "mamba" else "linear_proj"
+    position = next(i for i, product in enumerate(linears) if product.name == last)
+    return [*linears[:position], *between, *linears[position:]]
 
 
 def _with_reruns(

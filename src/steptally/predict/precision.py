@@ -19,6 +19,12 @@ ELEMENT_BITS: Mapping[str, int] = {
 }
 
 
+# Whole bytes, for the dtypes that have them.
+ELEMENT_BYTES: Mapping[str, int] = {
+    dtype: bits // 8 for dtype, bits in ELEMENT_BITS.items() if bits % 8 == 0
+}
+
+
 def size_bytes(elements: int, dtype: str) -> int:
     """Bytes of a tensor; scales of block-scaled formats are not counted.
 

@@ -55,7 +55,7 @@ def predict_traffic(job: Job, rank: int = 0) -> list[TrafficRow]:
     for collective in pipeline_collectives(job, rank):
         calls[collective] += microbatches
     for collective in step_collectives(job, rank):
-        calls[collective] += 1
+        calls[replace(collective, calls=1)] += collective.calls
     members = {c.group: members_of(job, c.group, rank) for c in calls}
     return [
         _row(job, collective, count, rank, members[collective.group])

@@ -22,7 +22,8 @@ from steptally.predict.collective import (
     TENSOR,
     Collective,
 )
-from steptally.predict.precision import gradient_dtype, size_bytes
+from steptally.predict.layers import layer_kinds
+from steptally.predict.precision import gradient_dtype
 from steptally.predict.ranks import coordinates, group_ranks
 from steptally.predict.shards import stage_shards
 from steptally.predict.stages import chunks_of_stage
@@ -103,6 +104,9 @@ def _parameter_collectives(job: Job, pp: int) -> list[Collective]:
     """One all-gather a bucket of the parameters that the distributed optimizer updated."""
     if not job.recipe.use_distributed_optimizer:
         return []
+    # Each optimizer gathers all parameters after its own update, so that with one for the experts
+    # everything moves twice; overlapped with the next forward, it moves once.
+    calls = 2 if has_expert_optimizer(job) and not job.recipe.overlap_param_gather else 1
     found = []
     for expert in (False, True):
         what = "expert parameters" if expert else "parameters"
@@ -119,6 +123,7 @@ def _parameter_collectives(job: Job, pp: int) -> list[Collective]:
                     phase=OPTIMIZER,
                     elements=elements,
                     dtype=one,
+                    calls=calls,
                     flag="overlap_param_gather",
                 )
             )
@@ -184,8 +189,7 @@ def _gradient_statistics(job: Job) -> list[Collective]:
     Experts that are reduced apart have an optimizer of their own; with the distributed optimizer
     both share one norm.
     """
-    recipe, layout = job.recipe, job.layout
-    apart = job.architecture.num_experts is not None and layout.expert_model_parallel_size > 1
+    recipe, apart = job.recipe, has_expert_optimizer(job)
     if recipe.use_distributed_optimizer:
         groups = [INSTANCE, INSTANCE] if apart else [INSTANCE]
         norms = groups[:1]
@@ -206,6 +210,12 @@ def _gradient_statistics(job: Job) -> list[Collective]:
     ]
 
 
+def has_expert_optimizer(job: Job) -> bool:
+    """Whether experts are reduced apart and so have an optimizer of their own, on every rank."""
+    experts = any(kind.mlp == "moe" for kind in layer_kinds(job))
+    return experts and job.layout.expert_model_parallel_size > 1
+
+
 def _loss_report(job: Job, pp: int) -> list[Collective]:
     """Sum of losses and of tokens, for the log, on the last stage."""
     if pp != job.layout.pipeline_model_parallel_size - 1:
@@ -220,8 +230,3 @@ def _loss_report(job: Job, pp: int) -> list[Collective]:
             dtype="fp32",
         )
     ]
-
-
-def bucket_bytes(job: Job, group: BucketGroup) -> int:
-    """Bytes of a bucket group's gradients."""
-    return size_bytes(group.elements, gradient_dtype(job))

@@ -8,6 +8,8 @@ from steptally.tally import Figure, Tally
 # The first of these that a tally holds are what a reader looks for: they lead the report.
 LABELS = {
     "step_time_s": "step time",
+    "step_time_min_s": "step time, fastest",
+    "step_time_max_s": "step time, slowest",
     "tokens_per_s": "tokens per second",
     "tokens_per_s_per_device": "tokens per second and device",
     "mfu": "MFU",
@@ -19,6 +21,13 @@ LABELS = {
     "flops_per_token_useful": "useful FLOPs per token",
     "parameters_total": "parameters",
     "parameters_active": "active parameters",
+    "compute_share": "compute, share of step",
+    "exposed_communication_share": "exposed communication, share",
+    "idle_share": "idle, share of step",
+    "hidden_communication_share": "communication hidden, share",
+    "tracing_cost": "tracing cost",
+    "loss_first": "first loss",
+    "loss_last": "last loss",
     "parameters_matmul_active": "active parameters in matrix products",
     "logged_tflops_per_device": "TFLOP/s per device, as logged",
     "logged_convention": "convention that reproduces the log",

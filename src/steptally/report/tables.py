@@ -12,6 +12,7 @@ from steptally.tally import (
     ConventionRow,
     FlopsRow,
     GemmRow,
+    GroupRow,
     LoggedRow,
     LossRow,
     MemoryRow,
@@ -169,21 +170,34 @@ def parameters_table(rows: Sequence[ParametersRow]) -> Table:
 def gemms_table(rows: Sequence[GemmRow]) -> Table:
     """Matrix products by shape, the most FLOPs first; equal ones of several ranks are one line."""
     merged = sorted(_merged(rows), key=lambda pair: -pair[0].flops)
+    words = ("ranks", "dtype", "bound by", "cut by", "misaligned", "helped by", "tile")
     return Table(
         title="Matrix products",
         note="C[m,n] = A[m,k] · B[k,n]; calls and FLOPs are of one step of each rank named",
-        columns=("product", "phase", "ranks", "bound by", "m × n × k", "batch", "calls", "FLOPs"),
-        text_columns=4,
+        columns=(
+            *("product", "phase", *words, "m × n × k", "batch"),
+            *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
+        ),
+        text_columns=2 + len(words),
         rows=tuple(
             (
                 printable(row.name),
                 printable(row.phase),
                 ranks,
+                printable(row.dtype or NOTHING),
                 printable(row.bound or NOTHING),
+                printable(row.cuts or NOTHING),
+                printable(row.misaligned or NOTHING),
+                printable(row.restore or NOTHING),
+                printable(row.tile or NOTHING),
                 " × ".join(f"{size:,}" for size in (row.m, row.n, row.k)),
                 f"{row.batch:,}",
                 f"{row.calls:,}",
                 _flops(row.flops),
+                _or_nothing(row.intensity, ""),
+                _or_nothing(row.waves, ""),
+                _or_nothing(row.tail_efficiency, "1"),
+                _or_nothing(row.efficiency, "1"),
             )
             for row, ranks in merged
         ),
@@ -196,20 +210,49 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
     return Table(
         title="Communication by process group",
         note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
-        columns=("collective", "phase", "ranks", "scope", "calls", "bytes a call", "in all"),
-        text_columns=4,
+        columns=(
+            *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
+            *("calls", "bytes a call", "in all"),
+        ),
+        text_columns=7,
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (
                 printable(row.collective),
+                printable(row.name or NOTHING),
                 printable(row.phase),
                 ranks,
                 printable(row.scope or NOTHING),
+                printable(row.dtype or NOTHING),
+                _overlap(row),
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
-                quantity(row.calls_per_step * row.bytes_per_call, "byte"),
+                quantity(_bytes_per_step(row), "byte"),
             )
             for row, ranks in merged
+        ),
+    )
+
+
+def _overlap(row: TrafficRow) -> str:
+    """Whether the job hides it, and if not the setting that would."""
+    if row.overlapped is None:
+        return NOTHING
+    flag = f": {row.overlap_flag}" if row.overlap_flag and not row.overlapped else ""
+    return quantity(row.overlapped, "") + printable(flag)
+
+
+def groups_table(rows: Sequence[GroupRow]) -> Table:
+    """Process groups by name and members, each once."""
+    groups = dict.fromkeys((row.group, row.ranks, row.scope, row.nodes) for row in rows)
+    return Table(
+        title="Process groups",
+        note="ranks in the order of their numbers",
+        columns=("group", "ranks", "scope", "size", "nodes"),
+        text_columns=3,
+        rows=tuple(
+            (printable(group), ranges(ranks), printable(scope), f"{len(ranks):,}", f"{nodes:,}")
+            for group, ranks, scope, nodes in groups
         ),
     )
 
@@ -236,6 +279,7 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
 
 DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "traffic": traffic_table,
+    "groups": groups_table,
     "flops": flops_table,
     "elementwise": elementwise_table,
     "logged": logged_table,
@@ -249,6 +293,16 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
 
 def _bytes(row: MemoryRow) -> int:
     return row.bytes
+
+
+def _bytes_per_step(row: TrafficRow) -> int:
+    if row.bytes_per_step is not None:
+        return row.bytes_per_step
+    return row.calls_per_step * row.bytes_per_call
+
+
+def _or_nothing(value: float | None, unit: str) -> str:
+    return NOTHING if value is None else quantity(value, unit)
 
 
 def _flops(number: int) -> str:
@@ -279,25 +333,25 @@ def _shortened(table: Table, most_rows: int) -> Table:
 
 
 def _without_constant_columns(table: Table) -> Table:
-    """Leave out each column of words that says the same in every row, and say it once instead."""
-    said_once = {
-        place: table.rows[0][place]
-        for place in range(1, table.text_columns)
-        if len(table.rows) > 1 and len({row[place] for row in table.rows}) == 1
-    }
+    """Leave out columns that say nothing, and say once what a column of words repeats."""
+    dropped, said_once = set(), []
+    for place, values in enumerate(zip(*table.rows, strict=True)):
+        if place == 0 or len(set(values)) > 1:
+            continue
+        if values[0] == NOTHING:
+            dropped.add(place)
+        elif place < table.text_columns and len(values) > 1:
+            dropped.add(place)
+            said_once.append(f"{table.columns[place]} {values[0]}")
 
     def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(cell for place, cell in enumerate(cells) if place not in said_once)
+        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
 
-    words = [f"{table.columns[place]} {value}" for place, value in said_once.items()]
-    known = [word for word in words if not word.endswith(NOTHING)]
     return replace(
         table,
-        note="; ".join(
-            (table.note, f"in every row: {', '.join(known)}") if known else (table.note,)
-        ),
+        note=table.note + (f"; in every row: {', '.join(said_once)}" if said_once else ""),
         columns=kept(table.columns),
-        text_columns=table.text_columns - len(said_once),
+        text_columns=sum(place not in dropped for place in range(table.text_columns)),
         rows=tuple(kept(row) for row in table.rows),
         total=kept(table.total),
     )

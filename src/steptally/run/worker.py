@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -48,9 +49,10 @@ def write_error(directory: Path, rank: int, text: str) -> None:
 
 
 def read_job_settings(path: Path) -> Job:
-    """The job that the launcher resolved: `{"name", "source", "settings"}`."""
+    """The job that the launcher resolved: `{"name", "source", "settings", "assumed"}`."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    return job_from_settings(content["settings"], name=content["name"], source=content["source"])
+    job = job_from_settings(content["settings"], name=content["name"], source=content["source"])
+    return dataclasses.replace(job, assumed=content.get("assumed", {}))
 
 
 def run_rank(arguments: argparse.Namespace) -> None:
@@ -88,7 +90,8 @@ class PrintedSteps:
         self.steps += 1
         record = PrintedStep()
         yield record
-        line = {"step": self.steps, "rank": self.rank, **vars(record)}
+        loss = None if record.loss is None else float(record.loss)
+        line = {"step": self.steps, "rank": self.rank, **vars(record), "loss": loss}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 

@@ -197,12 +197,15 @@ class TimeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One optimizer step as one rank saw it; `loss` is None on ranks that do not compute it."""
+    """One optimizer step as one rank saw it; `loss` is None on ranks that do not compute it.
+
+    `tokens` are the whole job's in this step, None where the loop did not say.
+    """
 
     step: int
     rank: int
     duration_ns: int
-    tokens: int
+    tokens: int | None
     traced: bool
     warmup: bool
     loss: float | None = None

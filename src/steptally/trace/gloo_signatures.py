@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from steptally.trace.dtypes import dtype_name
+
 
 class Signature(NamedTuple):
     """What an issue and its transfer have in common: kind, elements moved, dtype ("" if untold)."""
@@ -50,25 +52,6 @@ _RULES = {
     "barrier": _Rule("gloo:barrier", sized=False),
 }
 _SIZELESS = frozenset(rule.transfer for rule in _RULES.values() if not rule.sized)
-
-# How C++ (in transfers) and torch (in tags) spell a dtype, to torch's Python name.
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::bfloat16": "bfloat16",
-    "c10::half": "float16",
-    "half": "float16",
-    "long int": "int64",
-    "long": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "short": "int16",
-    "signed char": "int8",
-    "char": "int8",
-    "unsigned char": "uint8",
-    "byte": "uint8",
-    "bool": "bool",
-}
 
 
 def transfer_of(operator: str) -> str | None:
@@ -114,12 +97,6 @@ def issue_signatures(
     times = (group_size or 1) if rule.each_member else 1
     sizes = _elements(arguments[rule.each])
     return [Signature(rule.transfer, size, name) for size in sizes] * times
-
-
-def dtype_name(spelled: str) -> str:
-    """torch's Python name of a dtype; empty for none, or for several at once."""
-    name = spelled.removeprefix("torch.").lower()
-    return name if name in _DTYPES.values() else _DTYPES.get(name, "")
 
 
 def _elements(shapes: list[Any]) -> list[int]:

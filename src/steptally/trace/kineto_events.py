@@ -53,11 +53,8 @@ class DecodedFile:
             text = b"[" + block.events + b"]"
             events = _EVENTS.decode(text)
             return list(_EXACT_EVENTS.decode(text)) if _rounds(events) else events
-        # The last block runs to the end of the file: behind its header it is the file without
-        # the events that came before. A bare list has no header.
-        opening = block.header if block.header else b"{"
-        closing = b"" if block.header else b"}"
-        text = opening + b'"traceEvents":[' + block.events + closing
+        # Behind its header, the last block is the file without the events that came before.
+        text = _whole_text(block.header, block.events)
         document = _DOCUMENT.decode(text)
         self.info = document
         if _rounds(document.events):
@@ -76,10 +73,24 @@ class DecodedFile:
             reason = "fields missing or of the wrong type"
             self.losses.append(Loss(reason=reason, events=saved.unusable_events))
         if block.is_last or saved.reached_end:
-            self.info = salvage_info(block.header, saved.rest)
+            self._read_info(block.header, saved.rest)
+
+    def _read_info(self, header: bytes, rest: str) -> None:
+        """Read the text around the events, of which `rest` begins with their end."""
+        try:
+            self.info = _DOCUMENT.decode(_whole_text(header, rest.encode()))
+        except _UNREADABLE:
+            self.info = salvage_info(header, rest)
             if not self.losses:
                 reason = "the text before or behind the events is no JSON"
                 self.losses.append(Loss(reason=reason))
+
+
+def _whole_text(header: bytes, events: bytes) -> bytes:
+    """The text of a file: `events` run to its end, and a bare list has no header."""
+    if header:
+        return header + b'"traceEvents":[' + events
+    return b'{"traceEvents":[' + events + b"}"
 
 
 def _rounds(events: list[Event]) -> bool:

@@ -18,7 +18,8 @@ from steptally.trace.kineto_format import Event, FileInfo
 
 _EVENT_START = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 _EVENTS_END = re.compile(r'\]\s*(?:\}|$|,\s*"[^"\n]*"\s*:)')
-_BASE_TIME = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
+# Only with what follows the number: a file may be cut inside it.
+_BASE_TIME = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)\s*[,}]')
 _DISTRIBUTED = re.compile(r'"distributedInfo"\s*:\s*(?=\{)')
 # Not strict: raw control characters in names are read. Decimals stay text, digits and all.
 _DECODER = json.JSONDecoder(strict=False, parse_float=str)
@@ -42,7 +43,7 @@ class Salvage:
 def salvage_events(text: str) -> Salvage:
     """Every whole event of a damaged run of events."""
     saved = Salvage()
-    position = whole_until = 0  # whole_until: behind the last whole event and its comma
+    position = whole_until = _behind_separator(text, 0)  # of the last whole event
     while (start := _next_start(text, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(text, start)

@@ -74,7 +74,11 @@ def _training_command(script: Script, source: str) -> tuple[Command, list[Comman
 
 
 def _megatron_flags(command: Command) -> int:
-    return sum(is_megatron_flag(word.text) for word in _opened(command.words))
+    return _count_flags(_opened(command.words))
+
+
+def _count_flags(words: Sequence[Field]) -> int:
+    return sum(is_megatron_flag(word.text) for word in words)
 
 
 def _opened(words: Sequence[Field]) -> list[Field]:
@@ -82,11 +86,13 @@ def _opened(words: Sequence[Field]) -> list[Field]:
     opened: list[Field] = []
     for word in words:
         parts = word.text.split()
-        if len(parts) < 2 or sum(map(is_megatron_flag, parts)) < 2:
+        inside: list[Command] = []
+        if len(parts) > 1 and sum(map(is_megatron_flag, parts)) > 1:
+            inside = read_script(word.text, "the command in quotes").commands
+        if not inside:
             opened.append(word)
             continue
-        inside = read_script(word.text, "the command in quotes").commands
-        best = max(inside, key=_megatron_flags)
+        best = max(inside, key=lambda command: _count_flags(command.words))
         opened += [
             Field(text=part.text, line=word.line, missing=lacking(part.text, word.missing))
             for part in best.words

@@ -84,6 +84,8 @@ def _read_path(path: Path, outside: Mapping[str, object]) -> Reading:
         return _read_text(path, size, head, outside)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except RecursionError as error:
+        raise InputError(f"{path} nests far deeper than any job does: {FORMS} is read.") from error
 
 
 def _refuse_binary(path: Path, head: bytes) -> None:
