@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.test_predict_flops import WORKED_EXAMPLE
 
 from steptally.job import job_from_settings, read_job
 from steptally.predict.convention import EXACT_CAUSAL
@@ -13,7 +14,6 @@ from steptally.predict.layers import layer_kinds
 from steptally.predict.model_terms import layer_terms
 from steptally.predict.parameters import model_size
 from steptally.predict.terms import batch_of
-from tests.unit.test_predict_flops import WORKED_EXAMPLE
 
 DOCS = Path(__file__).parents[2] / "docs" / "formulas"
 
