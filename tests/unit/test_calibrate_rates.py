@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from steptally.errors import MissingPartError
+from steptally.errors import MissingPartError, RunError
 from steptally.run import calibrate, gloo_rate, matmul_rate, memory_rate, sampling
 
 pytest.importorskip("torch")
@@ -113,6 +113,18 @@ def test_a_calibration_holds_peaks_bandwidths_and_their_raw_samples(small):
     assert len(made.best_of("gloo all_reduce 16 MiB").samples) == gloo_rate.REPETITIONS
     assert made.device.source.startswith("measured by steptally calibrate on 20")
     assert len(told) == 5
+
+
+def test_a_gloo_that_fails_is_a_warning_and_the_peaks_are_kept(small, monkeypatch):
+    monkeypatch.setattr(gloo_rate, "_measured", failing_gloo)
+    made = calibrate.measure_machine()
+    assert made.device.dense_peak_flops_per_s["fp32"] > 0
+    assert made.warnings[0] == "gloo over loopback failed; rank 0 said: no interface"
+    assert not [quantity for quantity in made.quantities() if quantity.startswith("gloo")]
+
+
+def failing_gloo():
+    raise RunError("gloo over loopback failed; rank 0 said: no interface")
 
 
 def test_without_torch_the_command_that_installs_it_is_named(monkeypatch):

@@ -64,12 +64,6 @@ def test_an_activation_without_a_fused_kernel_runs_unfused(values, name):
     assert getattr(adapt(job(**values), ON_CPU).recipe, name) is False
 
 
-def test_bf16_gradients_are_summed_in_fp32_as_megatron_lm_does():
-    adapted = adapt(job(bf16=True), ON_CPU)
-    assert adapted.recipe.accumulate_allreduce_grads_in_fp32 is True
-    assert "always so with bf16" in adapted.assumed["accumulate_allreduce_grads_in_fp32"]
-
-
 def test_only_the_interleaved_schedule_overlaps_pipeline_communication():
     pipelined = {"pipeline_model_parallel_size": 2, "num_layers": 4}
     interleaved = pipelined | {"virtual_pipeline_model_parallel_size": 2}

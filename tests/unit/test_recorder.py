@@ -191,6 +191,15 @@ def test_a_disk_that_is_full_stops_the_recording_and_not_the_training(tmp_path, 
     recorder.close()
 
 
+def test_the_loops_own_profiler_is_left_alone(tmp_path):
+    recorder = Recorder(tmp_path, traced_steps=(1,))
+    with torch.profiler.profile() as theirs, pytest.warns(UserWarning, match="own torch profiler"):
+        run_steps(recorder, 1, lambda step: torch.ones(2) + 1)
+    recorder.close()
+    assert "aten::add" in {event.name for event in theirs.events()}
+    assert recorder.directory.traces() == {}
+
+
 def test_steps_outside_the_run_cannot_be_traced(tmp_path):
     with pytest.raises(InputError, match=r"\[9\].*1 to 5"):
         Recorder(tmp_path, steps=5, traced_steps=(2, 9))
@@ -216,12 +225,17 @@ def test_the_job_may_be_megatrons_own_arguments(tmp_path):
         global_batch_size=8,
         micro_batch_size=2,
         params_dtype=torch.bfloat16,
+        group_query_attention=False,
+        num_query_groups=1,  # Megatron-LM's default, which counts only with group_query_attention
         wandb_api_key="hunter2",
     )
     with Recorder(tmp_path, job=vars(arguments), traced_steps=()) as recorder:
         run_steps(recorder, 1)
     manifest = recorder.directory.manifest.read_text()
-    assert json.loads(manifest)["job"]["architecture"]["ffn_hidden_size"] == 256
+    job = json.loads(manifest)["job"]
+    assert job["architecture"]["ffn_hidden_size"] == 256
+    assert job["architecture"]["num_query_groups"] == 4
+    assert job["recipe"]["bf16"] is True
     assert "hunter2" not in manifest
     # 8 sequences of 32 tokens
     assert next(recorder.directory.read_steps())["tokens"] == 256

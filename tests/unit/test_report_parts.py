@@ -138,7 +138,9 @@ def test_the_jobs_lines_name_its_shape_layout_and_batch():
     lines = dict(job_lines(recorded_tally()))
     assert lines["layout"] == "4 ranks = TP 2 × PP 1 × DP 2 · sequence parallel"
     assert lines["model"].startswith("4 layers · hidden 256 · 8 heads in 4 query groups · FFN 640")
-    assert "kv_channels = 32" in lines["assumed"]
+    assert lines["assumed"] == (
+        "ffn_hidden_size = 640 · kv_channels = 32 · 2 at Megatron's own defaults"
+    )
 
 
 def test_assumed_settings_carry_their_reason_and_stated_ones_none():

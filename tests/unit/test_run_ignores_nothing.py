@@ -1,6 +1,7 @@
 """Every setting of a job is read by the engine, refused when it is on, or harmless for a reason."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -57,7 +58,9 @@ READ = {
     "norm_epsilon": ({}, 1e-6),
     "qk_layernorm": ({}, True),
     "attention_output_gate": ({}, True),
+    "softmax_type": ({}, "off-by-one"),
     "swiglu": ({}, True),
+    "geglu": ({}, True),
     "quick_geglu": ({"bias_gelu_fusion": False}, True),
     "squared_relu": ({"bias_gelu_fusion": False}, True),
     "add_bias_linear": ({}, False),
@@ -68,6 +71,8 @@ READ = {
     "moe_router_topk": (EXPERTS, 3),
     "moe_ffn_hidden_size": (EXPERTS, 96),
     "moe_shared_expert_intermediate_size": (EXPERTS, 64),
+    "moe_shared_expert_gate": (EXPERTS | {"moe_shared_expert_intermediate_size": 64}, True),
+    "moe_router_dtype": (EXPERTS, "fp32"),
     "world_size": ({}, 2),
     "tensor_model_parallel_size": ({"world_size": 2}, 2),
     "pipeline_model_parallel_size": ({"world_size": 2}, 2),
@@ -97,6 +102,7 @@ READ = {
     "bf16": ({}, True),
     "fp16": ({}, True),
     "accumulate_allreduce_grads_in_fp32": ({}, True),
+    "grad_reduce_in_bf16": ({"bf16": True}, True),
     "attention_backend": ({}, "local"),
     "bias_gelu_fusion": ({}, False),
     "bias_swiglu_fusion": ({"swiglu": True}, False),
@@ -155,6 +161,7 @@ REFUSED = {
     "window_size": ({}, 16),
     "window_attn_skip_freq": ({}, 2),
     "attention_chunk_size": ({}, 16),
+    "post_layer_norms": ({}, True),
     "moe_latent_size": (EXPERTS, 32),
     "multi_latent_attention": ({}, True),
     "q_lora_rank": ({}, 16),
@@ -168,6 +175,7 @@ REFUSED = {
     "mamba_head_dim": ({}, 16),
     "mamba_num_groups": ({}, 2),
     "mamba_num_heads": ({}, 2),
+    "rampup_batch_size": ({}, [2, 2, 100]),
     "context_parallel_size": ({"world_size": 2}, 2),
     "cp_comm_type": ({}, "a2a"),
     "fp8": ({"bf16": True}, "hybrid"),
@@ -185,7 +193,12 @@ REFUSED = {
     "moe_permute_fusion": (EXPERTS, True),
     "delay_wgrad_compute": ({}, True),
     "use_precision_aware_optimizer": ({}, True),
+    "main_grads_dtype": ({}, "bf16"),
+    "main_params_dtype": ({}, "fp16"),
+    "exp_avg_dtype": ({}, "bf16"),
+    "exp_avg_sq_dtype": ({}, "bf16"),
     "optimizer_cpu_offload": ({}, True),
+    "optimizer_offload_fraction": ({}, 0.5),
 }
 
 ON_WITHOUT_EFFECT = {
@@ -199,14 +212,17 @@ ON_WITHOUT_EFFECT = {
     "moe_aux_loss_coeff": 0.01,
     "moe_expert_capacity_factor": 1.0,
     "moe_pad_expert_input_to_capacity": True,
+    "moe_router_dtype": "fp32",
     "moe_shared_expert_overlap": True,
     "overlap_moe_expert_parallel_comm": True,
-    "sequence_parallel": True,
     "microbatch_group_size_per_vp_stage": 4,
     "recompute_num_layers": 2,
     "recompute_modules": "mlp",
     "distribute_saved_activations": True,
     "ddp_bucket_size": 1000,
+    "grad_reduce_in_bf16": True,
+    "exp_avg_dtype": "bf16",
+    "optimizer_offload_fraction": 0.5,
     "fp8_recipe": "tensorwise",
     "cp_comm_type": "a2a",
     "rotary_base": 500000.0,
@@ -265,6 +281,14 @@ def test_what_the_engine_reads_changes_what_it_does(name, monkeypatch):
     assert given_to_the_engine(with_it, monkeypatch) != given_to_the_engine(without, monkeypatch)
 
 
+@pytest.mark.parametrize("name", READ)
+def test_a_worker_rebuilds_the_job_that_the_launcher_resolved(name):
+    others, value = READ[name]
+    job = prepared(BASE | others | {name: value})
+    through_json = json.loads(json.dumps(job.settings()))
+    assert job_from_settings(through_json).settings() == job.settings()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_run_cannot_honour_is_refused_by_name(name):
     others, value = REFUSED[name]
@@ -289,6 +313,7 @@ def test_a_setting_without_its_condition_is_refused_with_the_condition(name):
         ("position_embedding_type", "yarn"),
         ("position_embedding_type", "relative"),
         ("normalization", "L2Norm"),
+        ("softmax_type", "learnable"),
         ("optimizer", "muon"),
         ("attention_backend", "flash"),
     ],

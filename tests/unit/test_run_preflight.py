@@ -77,7 +77,7 @@ REFUSED = {
         "remove account_for_embedding_in_pipeline_split",
     ),
     "too few positions": (
-        {"max_position_embeddings": 16},
+        {"max_position_embeddings": 16, "position_embedding_type": "rope"},
         "max_position_embeddings 16 is less than seq_length 32",
     ),
     "full recomputation of no stated unit": (FULL, "needs recompute_num_layers"),
@@ -114,13 +114,13 @@ REFUSED = {
         EXPERTS | {"moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": 0.1},
         "balances by itself: remove moe_aux_loss_coeff 0.1",
     ),
-    "a pattern of the wrong length": (
-        EXPERTS | {"moe_layer_freq": [1, 0]},
-        "lists 2 layers, num_layers is 4",
-    ),
     "split experts with biases": (
         EXPERTS | TP2 | {"sequence_parallel": True, "add_bias_linear": True},
         "expert_tensor_parallel_size 1, which is 2",
+    ),
+    "experts with biases": (
+        EXPERTS | {"add_bias_linear": True},
+        "add_bias_linear in experts fails in megatron-core 0.16.1's own layers",
     ),
     "shared experts with biases": (
         EXPERTS | {"add_bias_linear": True, "moe_shared_expert_intermediate_size": 64},
@@ -202,6 +202,11 @@ def test_it_lets_what_runs_pass(values):
     assert prepared(values).warnings == ()
 
 
+def test_what_megatron_lm_would_turn_off_is_told():
+    (warning,) = prepared({"sequence_parallel": True}).warnings
+    assert "sequence_parallel" in warning
+
+
 def test_an_unknown_setting_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match=r"states hiden_dropout \(did you mean 'hidden_dropout'"):
         prepared({"hiden_dropout": 0.2})
@@ -223,6 +228,15 @@ def test_a_job_without_a_stated_world_grows_to_the_processes():
     fitted = fit_to_processes(job, 4)
     assert fitted.layout.data_parallel_size == 4
     assert fitted.layout.global_batch_size == 4  # Megatron's default: one micro-batch a replica
+    assert "lr" in fitted.assumed
+    assert "num_layers" not in fitted.assumed
+
+
+def test_what_a_reader_assumed_survives_the_fitting():
+    job = job_from_settings(BASE, assumed={"seq_length": "32 (the reader's guess)"})
+    fitted = fit_to_processes(job, 2)
+    assert fitted.assumed["seq_length"] == "32 (the reader's guess)"
+    assert fitted.layout.seq_length == 32
 
 
 def test_a_stated_world_of_another_size_is_refused_with_both_numbers():

@@ -23,6 +23,7 @@ VERBS: tuple[str, ...] = (
     "mfu",
     "gemms",
     "traffic",
+    "validate",
     "devices",
     "models",
 )

@@ -167,6 +167,7 @@ def _rate_figures(rate: Rate, convention: Convention, measured: Measured) -> dic
 def utilization_figures(
     rate: Rate, convention: Convention, peak: Peak
 ) -> tuple[dict[str, Figure], tuple[str, ...]]:
+    """MFU and HFU over a peak; an HFU over 100 % is refused with what must be wrong."""
     mfu = rate.useful_flops_per_s / peak.flops_per_s
     hfu: float | None = rate.executed_flops_per_s / peak.flops_per_s
     refusals: tuple[str, ...] = ()

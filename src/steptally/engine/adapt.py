@@ -90,8 +90,6 @@ def _as_megatron_lm_derives(job: Job, parts: EngineParts) -> Iterator[Change]:
         yield "bias_gelu_fusion", False, "Megatron-LM: there is no bias"
     if recipe.overlap_p2p_communication and virtual_stages(layout) is None:
         yield "overlap_p2p_communication", False, "Megatron-LM: only the interleaved schedule does"
-    if recipe.bf16 and not recipe.accumulate_allreduce_grads_in_fp32:
-        yield "accumulate_allreduce_grads_in_fp32", True, "Megatron-LM: always so with bf16"
 
 
 def _with(job: Job, changes: Iterator[Change] | list[Change]) -> Job:

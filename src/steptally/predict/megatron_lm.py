@@ -8,17 +8,13 @@ from the exact count.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from steptally.job import Architecture, Job
 from steptally.predict.attention_pairs import visible_pairs
 from steptally.predict.count import Count
-from steptally.predict.layers import (
-    LayerKind,
-    architecture_layers,
-    count_layer_kinds,
-    mtp_layer_kinds,
-)
+from steptally.predict.layers import LayerKind, count_layer_kinds, mtp_layer_kinds
 from steptally.predict.mlp_terms import expert_width
 from steptally.predict.terms import Batch
 
@@ -62,10 +58,14 @@ def _family_flops(job: Job, batch: Batch, family: Family) -> Count:
     architecture = job.architecture
     if architecture.hybrid_override_pattern is not None:
         return 3 * _hybrid_forward(job, batch, family)
-    kinds = [*architecture_layers(architecture), *mtp_layer_kinds(job)]
-    per_token = sum(_layer_weights(job, kind, family) for kind in kinds)
-    per_token += _head_weights(job) + _mtp_weights(job)
-    core = sum(_core_products(job, kind, batch, family) for kind in kinds)
+    kinds = Counter(count_layer_kinds(architecture))
+    if architecture.mtp_num_layers:
+        kinds.update(mtp_layer_kinds(job))
+    per_token = _head_weights(job) + _mtp_weights(job)
+    core = 0
+    for kind, layers in kinds.items():
+        per_token += layers * _layer_weights(job, kind, family)
+        core += layers * _core_products(job, kind, batch, family)
     return PER_WEIGHT * batch.useful_tokens * per_token + 3 * core
 
 

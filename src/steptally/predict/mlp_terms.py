@@ -46,7 +46,7 @@ def moe_terms(job: Job, batch: Batch) -> list[Term]:
     """
     architecture = job.architecture
     hidden, experts = architecture.hidden_size, architecture.num_experts or 0
-    copies = 1 if job.layout.sequence_parallel else job.layout.tensor_model_parallel_size
+    copies = duplicated_copies(job)
     return [
         linear_term("router", batch, hidden, experts, MOE, copies),
         *_latent_terms(job, batch, copies),
@@ -55,7 +55,17 @@ def moe_terms(job: Job, batch: Batch) -> list[Term]:
     ]
 
 
-def _latent_terms(job: Job, batch: Batch, copies: int) -> list[Term]:
+def duplicated_copies(job: Job) -> Count:
+    """How many ranks run a layer that tensor parallelism does not split, on the same tokens.
+
+    With sequence parallelism each rank takes its own tokens: 1; without it tp. (In arithmetic, for
+    arrays of layouts.)
+    """
+    tp = job.layout.tensor_model_parallel_size
+    return tp - (tp - 1) * job.layout.sequence_parallel
+
+
+def _latent_terms(job: Job, batch: Batch, copies: Count) -> list[Term]:
     hidden, latent = job.architecture.hidden_size, job.architecture.moe_latent_size
     if latent is None:
         return []
@@ -102,7 +112,7 @@ def executed_expert_slots(job: Job, batch: Batch) -> Count:
     return rows * ranks * layout.num_microbatches // layout.expert_tensor_parallel_size
 
 
-def _shared_expert_terms(job: Job, batch: Batch, copies: int) -> list[Term]:
+def _shared_expert_terms(job: Job, batch: Batch, copies: Count) -> list[Term]:
     architecture = job.architecture
     hidden, width = architecture.hidden_size, architecture.moe_shared_expert_intermediate_size
     if width is None:

@@ -50,12 +50,13 @@ def print_rank_bars(bars: Sequence[RankBar], basis: str, console: Console) -> No
     _print_bars(bars, parts, chosen, console)
     legend = RichTable.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "right"):
-        legend.add_column(justify=justify)
-    legend.add_row("", "", Text("least, over ranks", style="dim"), Text("most", style="dim"))
+        legend.add_column(justify=justify, overflow="fold")
+    legend.add_row("", *(Text(word, style="dim") for word in ("of any rank", "least", "most")))
     for part in parts:
         sign, colour = chosen[part.name]
         least, most = extremes(bars, part.name)
-        legend.add_row(Text(sign * 2, style=colour), part.name, duration(least), duration(most))
+        texts = (Text(part.name), Text(duration(least)), Text(duration(most)))
+        legend.add_row(Text(sign * 2, style=colour), *texts)
     console.print(legend)
 
 

@@ -180,7 +180,9 @@ def activation_is_one(job: Job) -> None:
     """One activation function, and a fusion that exists for it."""
     architecture, recipe = job.architecture, job.recipe
     chosen = [
-        name for name in ("swiglu", "quick_geglu", "squared_relu") if getattr(architecture, name)
+        name
+        for name in ("swiglu", "geglu", "quick_geglu", "squared_relu")
+        if getattr(architecture, name)
     ]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} are both set: an MLP has one activation.")
@@ -232,6 +234,15 @@ def local_attention_splits_query_groups(job: Job) -> None:
             f"num_query_groups {groups} is not divisible by tensor_model_parallel_size {tp}: "
             f"Megatron-Core's own attention cannot share a group between ranks (Transformer "
             f"Engine's can); use a tensor_model_parallel_size that divides {groups}."
+        )
+
+
+def local_experts_have_no_biases(job: Job) -> None:
+    """Megatron-Core 0.16.1 adds an expert's bias in place to a view, which autograd refuses."""
+    if job.architecture.num_experts is not None and job.architecture.add_bias_linear:
+        raise InputError(
+            "add_bias_linear in experts fails in megatron-core 0.16.1's own layers: "
+            "--set add_bias_linear=false."
         )
 
 
@@ -287,6 +298,7 @@ RULES = (
     quantised_formats_are_one,
 )
 LOCAL_RULES = (
+    local_experts_have_no_biases,
     local_attention_splits_query_groups,
     local_attention_sees_whole_sequence,
     local_recomputation_keeps_outputs,

@@ -83,16 +83,6 @@ def rank_order_fits_experts(job: Job) -> None:
         )
 
 
-def expert_pattern_names_every_layer(job: Job) -> None:
-    """A list of dense and expert layers is as long as the model."""
-    frequency, layers = job.architecture.moe_layer_freq, job.architecture.num_layers
-    if isinstance(frequency, tuple) and len(frequency) != layers:
-        raise InputError(
-            f"moe_layer_freq lists {len(frequency)} layers, num_layers is {layers}: list one 0 or "
-            f"1 for each layer, or give one number N for an expert layer every N layers."
-        )
-
-
 def expert_biases_have_kernels(job: Job) -> None:
     """Biases of experts are not split, not shared, and not fused."""
     architecture, recipe = job.architecture, job.recipe
@@ -147,7 +137,6 @@ def shared_experts_overlap(job: Job) -> None:
 EXPERT_RULES = (
     experts_train,
     router_has_a_gradient,
-    expert_pattern_names_every_layer,
     expert_biases_have_kernels,
     expert_capacity_is_stated,
     shared_experts_overlap,

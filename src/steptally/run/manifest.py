@@ -85,11 +85,13 @@ def describe_job(job: Job | Mapping[str, object] | None) -> dict[str, Any]:
 
 
 def plain_settings(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings that JSON can hold: enumerations by name; no objects, no secrets."""
+    """The settings that JSON can hold: enumerations and dtypes by name; no objects, no secrets."""
     plain: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, enum.Enum):
             value = value.name
+        elif type(value).__name__ == "dtype":  # torch's, without importing torch for it
+            value = str(value)
         scalars = value if isinstance(value, (list, tuple)) else [value]
         simple = all(isinstance(item, (str, int, float, bool, type(None))) for item in scalars)
         if simple and not is_secret(name):

@@ -126,8 +126,9 @@ def _serves(
     matched = match(transfers, issues[group])
     if matched is None:
         return False
-    # Two workers that take neighbours from the queue may begin them in either order.
-    slack = len(threads) - 1
+    # Each other worker may hold one earlier collective that it has not begun yet (a thread can
+    # lose its core at any point), so a transfer overtakes that many at most.
+    most_overtaken = len(threads) - 1
     return not keeps_order or all(
-        abs(position - number) <= slack for number, (_, position) in enumerate(matched)
+        position - number <= most_overtaken for number, (_, position) in enumerate(matched)
     )

@@ -18,7 +18,8 @@ from steptally.trace.kineto_format import Event, FileInfo
 
 _EVENT_START = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 _EVENTS_END = re.compile(r'\]\s*(?:\}|$|,\s*"[^"\n]*"\s*:)')
-_BASE_TIME = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
+# Only with what follows the number: a file may be cut inside it.
+_BASE_TIME = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)\s*[,}]')
 _DISTRIBUTED = re.compile(r'"distributedInfo"\s*:\s*(?=\{)')
 # Not strict: raw control characters in names are read. Decimals stay text, digits and all.
 _DECODER = json.JSONDecoder(strict=False, parse_float=str)

@@ -18,8 +18,9 @@ from steptally.predict.buckets import (
     data_parallel_shards,
 )
 from steptally.predict.count import Count
-from steptally.predict.layers import layer_kinds, mtp_layer_kinds
+from steptally.predict.layers import LayerKind, mtp_layer_kinds
 from steptally.predict.memory.dimensions import Dimensions
+from steptally.predict.memory.program import Program
 from steptally.predict.memory.weights import (
     HEAD,
     WORD_EMBEDDINGS,
@@ -27,10 +28,8 @@ from steptally.predict.memory.weights import (
     embedding_weights,
     final_norm_weights,
     head_weight,
-    layer_weights,
     prediction_weights,
 )
-from steptally.predict.stages import Chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,7 @@ class Buffers:
 
     Experts have buffers of their own, reduced and sharded over their own data-parallel ranks.
     `vectors` are the dense elements outside linear layers: embeddings, norms, biases, LM head.
+    `dense_shards` and `expert_shards` are the ranks over which the distributed optimizer cuts each.
     """
 
     dense: Count
@@ -46,33 +46,34 @@ class Buffers:
     vectors: Count
     dense_padded: Count
     expert_padded: Count
+    dense_shards: Count
+    expert_shards: Count
 
 
 Runs = Sequence[tuple[Count, Sequence[Weight]]]
+LayerWeights = Callable[[LayerKind], Sequence[Weight]]
 
 
-def chunk_weights(job: Job, dimensions: Dimensions, chunk: Chunk) -> Runs:
-    """(repeats, tensors) of a chunk in Megatron-Core's order; equal layers in a row are one run.
+def chunk_weights(job: Job, dimensions: Dimensions, program: Program, layer: LayerWeights) -> Runs:
+    """(repeats, tensors) of a chunk in Megatron-Core's order; `layer` gives a kind's tensors.
 
     A tied head that is not on the embedding's chunk has a table of its own.
     """
-    kinds = layer_kinds(job)
     found: list[tuple[Count, Sequence[Weight]]] = []
-    if chunk.embedding_table:
+    if program.embedding_table:
         found.append((1, embedding_weights(job, dimensions)))
-    for kind, run in groupby(kinds[index] for index in chunk.layers):
-        found.append((len(list(run)), layer_weights(dimensions, kind)))
-    if chunk.final_norm:
+    found += [(run.layers, layer(run.kind)) for run in program.runs]
+    if program.final_norm:
         found.append((1, final_norm_weights(job.architecture)))
-    for kind in mtp_layer_kinds(job)[: chunk.mtp_layers]:
-        found.append((1, prediction_weights(dimensions, kind)))
+    for kind in mtp_layer_kinds(job)[: program.mtp_layers]:
+        found.append((1, prediction_weights(dimensions, layer(kind))))
     tied = not job.architecture.untie_embeddings_and_output_weights
-    if chunk.head and not (tied and chunk.embedding):
+    if program.head and not (tied and program.embedding):
         found.append((1, [head_weight(dimensions)]))
     return found
 
 
-def chunk_buffers(job: Job, weights: Runs, chunk: Chunk) -> Buffers:
+def chunk_buffers(job: Job, weights: Runs, program: Program) -> Buffers:
     """The buffers of one chunk on one rank, exact to the element."""
     apart = job.layout.expert_model_parallel_size > 1
     dense = elements(weights, lambda tensor: not (apart and tensor.expert))
@@ -83,8 +84,8 @@ def chunk_buffers(job: Job, weights: Runs, chunk: Chunk) -> Buffers:
     padded = (dense, expert)
     if job.recipe.use_distributed_optimizer:
         padded = (
-            padded_elements(job, weights, chunk, expert=False),
-            padded_elements(job, weights, chunk, expert=True) if apart else 0,
+            padded_elements(job, weights, program, expert=False),
+            padded_elements(job, weights, program, expert=True) if apart else 0,
         )
     return Buffers(
         dense=dense,
@@ -92,6 +93,8 @@ def chunk_buffers(job: Job, weights: Runs, chunk: Chunk) -> Buffers:
         vectors=vectors,
         dense_padded=padded[0],
         expert_padded=padded[1],
+        dense_shards=shard_count(job, expert=False),
+        expert_shards=shard_count(job, expert=True),
     )
 
 
@@ -110,7 +113,7 @@ def shard_count(job: Job, *, expert: bool) -> int:
     return max(1, data_parallel_shards(job, expert=expert))
 
 
-def padded_elements(job: Job, weights: Runs, chunk: Chunk, *, expert: bool) -> int:
+def padded_elements(job: Job, weights: Runs, program: Program, *, expert: bool) -> int:
     """Elements of a buffer of the distributed optimizer.
 
     Each tensor starts at a multiple of 64 elements and each bucket ends where all ranks' shards are
@@ -118,14 +121,23 @@ def padded_elements(job: Job, weights: Runs, chunk: Chunk, *, expert: bool) -> i
     embedding shared with another stage has its own bucket.
     """
     end = lcm(shard_count(job, expert=expert), BUCKET_ALIGNMENT)
-    full = bucket_size(job) if chunk.pp == 0 and chunk.vpp == 0 else None
     apart = job.layout.expert_model_parallel_size > 1
-    alone = _shared_names(job, chunk) if not expert else ()
-    if full is None and not alone:
-        size = elements_from(
-            weights, PARAMETER_ALIGNMENT, lambda tensor: (apart and tensor.expert) == expert
-        )
-        return _multiple(size, end)
+    alone = _shared_names(job, program) if not expert else ()
+    if program.first and bucket_size(job) is not None:
+        return _walked(job, weights, alone, end, expert=expert)
+    own = elements_from(weights, end, lambda tensor: tensor.name in alone)
+    rest = elements_from(
+        weights,
+        PARAMETER_ALIGNMENT,
+        lambda tensor: (apart and tensor.expert) == expert and tensor.name not in alone,
+    )
+    return own + _multiple(rest, end)
+
+
+def _walked(job: Job, weights: Runs, alone: Sequence[str], end: int, *, expert: bool) -> int:
+    """Elements of a buffer that is cut into buckets, found by walking from the last tensor."""
+    full = bucket_size(job) or 0
+    apart = job.layout.expert_model_parallel_size > 1
     position = start = 0
     for tensor in _backwards(weights, grouped=job.recipe.moe_grouped_gemm):
         if (apart and tensor.expert) != expert:
@@ -135,7 +147,7 @@ def padded_elements(job: Job, weights: Runs, chunk: Chunk, *, expert: bool) -> i
         if own and position > start:
             position = start = _multiple(position, end)
         position += tensor.elements
-        if own or (full is not None and position - start >= full):
+        if own or position - start >= full:
             position = start = _multiple(position, end)
     return _multiple(position, end)
 
@@ -150,17 +162,17 @@ def elements_from(weights: Runs, start: int, chosen: Callable[[Weight], bool]) -
     return total
 
 
-def _shared_names(job: Job, chunk: Chunk) -> tuple[str, ...]:
+def _shared_names(job: Job, program: Program) -> tuple[str, ...]:
     """The tensors of this chunk that have a copy on another stage: embedding, or tied head."""
     if job.layout.pipeline_model_parallel_size == 1:
         return ()
     tied = not job.architecture.untie_embeddings_and_output_weights
     copied = tied or bool(job.architecture.mtp_num_layers)
-    if chunk.embedding:
-        return (WORD_EMBEDDINGS,) if copied and not chunk.head else ()
-    if chunk.mtp_layers:
+    if program.embedding:
+        return (WORD_EMBEDDINGS,) if copied and not program.head else ()
+    if program.mtp_layers:
         return (WORD_EMBEDDINGS,)
-    return (HEAD,) if tied and chunk.head else ()
+    return (HEAD,) if tied and program.head else ()
 
 
 def _backwards(weights: Runs, *, grouped: bool) -> Iterator[Weight]:

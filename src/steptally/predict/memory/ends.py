@@ -36,11 +36,10 @@ def embedding_operations(dimensions: Dimensions) -> list[Operation]:
     ]
 
 
-def head_operations(dimensions: Dimensions, *, final_norm: bool = True) -> list[Operation]:
-    """Final norm, LM head and loss of one micro-batch."""
+def final_norm_operations(dimensions: Dimensions) -> list[Operation]:
+    """The norm after the last decoder layer."""
     hidden = dimensions.architecture.hidden_size
-    first = [norm(dimensions, "final_layernorm", dimensions.own_tokens, hidden)]
-    return [*(first if final_norm else []), *output_layer(dimensions)]
+    return [norm(dimensions, "final_layernorm", dimensions.own_tokens, hidden)]
 
 
 def output_layer(dimensions: Dimensions) -> list[Operation]:

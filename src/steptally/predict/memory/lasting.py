@@ -14,9 +14,9 @@ from steptally.predict.count import Count
 from steptally.predict.memory.attention import ROTARY
 from steptally.predict.memory.dimensions import FP8_SCALES, Dimensions
 from steptally.predict.memory.operation import larger
+from steptally.predict.memory.program import Program
 from steptally.predict.memory.resident import Line
 from steptally.predict.memory.weights import Weight
-from steptally.predict.stages import Chunk
 
 MIB = 2**20
 HOPPER_CUBLAS_BYTES = 32 * MIB  # from compute capability 9.0, in torch and Transformer Engine
@@ -28,18 +28,31 @@ GROUPED_GEMM_STREAMS = 4  # Transformer Engine's `get_num_cublas_streams`
 def lasting_lines(
     job: Job,
     dimensions: Dimensions,
-    chunks: Sequence[Chunk],
+    programs: Sequence[Program],
     weights: Iterable[tuple[Count, Sequence[Weight]]],
     device: Device | None,
 ) -> list[Line]:
-    """Every lasting workspace of a rank that holds `chunks`, with the tensors `weights`."""
+    """Every lasting workspace of a rank that runs `programs`, with the tensors `weights`."""
     tensors = [tensor for _, run in weights for tensor in run]
-    heads = any(chunk.head for chunk in chunks)
-    layers = sum(len(chunk.layers) for chunk in chunks)
+    has_head = any(program.head for program in programs)
+    layers = sum(program.layers for program in programs)
+    return workspace_lines(job, dimensions, tensors, weights, has_head, layers, device)
+
+
+def workspace_lines(
+    job: Job,
+    dimensions: Dimensions,
+    tensors: Sequence[Weight],
+    weights: Iterable[tuple[Count, Sequence[Weight]]],
+    has_head: bool,
+    layers: Count,
+    device: Device | None,
+) -> list[Line]:
+    """The same for `layers` decoder layers, with or without the LM head."""
     found = (
         ("dummy weight gradients", dummy_gradients(dimensions, tensors)),
         ("FP8 weight copies", fp8_weight_copies(job, weights, device)),
-        ("gathered sequence (global memory buffer)", global_buffer(dimensions, heads)),
+        ("gathered sequence (global memory buffer)", global_buffer(dimensions, has_head)),
         ("rotary embedding", rotary_embedding(dimensions, layers)),
         ("cuBLAS workspaces", cublas_workspaces(job, device)),
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptally.job import Job, Recipe
 from steptally.predict.count import Count
-from steptally.predict.memory.buffers import Buffers, shard_count
+from steptally.predict.memory.buffers import Buffers
 from steptally.predict.precision import ELEMENT_BITS, gradient_dtype
 
 # The numbers that each optimizer keeps for a parameter. Muon's are for matrices of linear layers;
@@ -74,8 +74,8 @@ def optimizer_elements(job: Job, buffers: Buffers) -> Count:
     """Parameters whose optimizer state this rank keeps: all, or its shard of each buffer."""
     if not job.recipe.use_distributed_optimizer:
         return buffers.dense + buffers.expert
-    dense = buffers.dense_padded // shard_count(job, expert=False)
-    return dense + buffers.expert_padded // shard_count(job, expert=True)
+    dense = buffers.dense_padded // buffers.dense_shards
+    return dense + buffers.expert_padded // buffers.expert_shards
 
 
 def main_parameter_bytes(recipe: Recipe) -> tuple[str, int]:

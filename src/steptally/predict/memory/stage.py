@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cache, partial
+from operator import mul
+from typing import NamedTuple
 
 from steptally.job import Device, Job
-from steptally.predict.memory.buffers import Buffers, chunk_buffers, chunk_weights
+from steptally.predict.memory.buffers import Buffers, Runs, chunk_buffers, chunk_weights
 from steptally.predict.memory.chunk import Segment, chunk_footprint, chunk_segments
 from steptally.predict.memory.dimensions import Dimensions, dimensions
 from steptally.predict.memory.lasting import lasting_lines
+from steptally.predict.memory.layer import layer_operations
 from steptally.predict.memory.operation import Footprint
+from steptally.predict.memory.program import Program, stage_programs
 from steptally.predict.memory.resident import (
     Line,
     gradient_line,
@@ -22,8 +26,8 @@ from steptally.predict.memory.resident import (
     parameter_line,
 )
 from steptally.predict.memory.schedule import Moment, moments
+from steptally.predict.memory.weights import layer_weights
 from steptally.predict.precision import gradient_dtype
-from steptally.predict.stages import Chunk, model_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +39,8 @@ class StageMemory:
     """
 
     stage: int
-    chunks: tuple[Chunk, ...]
-    segments: tuple[tuple[Segment, ...], ...]
+    programs: tuple[Program, ...]
+    segments: tuple[Sequence[Segment], ...]
     footprints: tuple[Footprint, ...]
     lines: tuple[Line, ...]
     moment: Moment
@@ -72,31 +76,74 @@ def is_moment(line: Line) -> bool:
     return line.lifetime == "resident" and not line.name.startswith(("parameters", "main"))
 
 
+class ChunkMemory(NamedTuple):
+    """What one program keeps and needs: activations by segment, tensors, buffers."""
+
+    segments: Sequence[Segment]
+    footprint: Footprint
+    weights: Runs
+    buffers: Buffers
+
+
 def all_stages(job: Job, device: Device | None = None) -> list[StageMemory]:
-    """The memory of every pipeline stage, first to last."""
+    """The memory of every pipeline stage, first to last; each distinct program is worked out once.
+
+    `device` decides how large cuBLAS workspaces and FP8 copies are; without one, as on Hopper.
+
+    >>> from steptally.job import job_from_settings
+    >>> job = job_from_settings({"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    ...     "seq_length": 32, "vocab_size": 128, "pipeline_model_parallel_size": 2})
+    >>> [stage.moment.in_flight for stage in all_stages(job)]
+    [(1,), (1,)]
+    """
     sizes = dimensions(job)
-    chunks = model_chunks(job)
+    layer = cache(partial(layer_operations, sizes))
+    weights = cache(partial(layer_weights, sizes))
+
+    @cache
+    def chunk(program: Program) -> ChunkMemory:
+        segments = chunk_segments(job, sizes, program, layer)
+        tensors = chunk_weights(job, sizes, program, weights)
+        return ChunkMemory(
+            segments,
+            chunk_footprint(sizes, segments),
+            tensors,
+            chunk_buffers(job, tensors, program),
+        )
+
+    @cache
+    def lines(programs: tuple[Program, ...]) -> tuple[Line, ...]:
+        return lasting(job, sizes, programs, [chunk(program) for program in programs], device)
+
     return [
-        stage_memory(job, sizes, tuple(chunk for chunk in chunks if chunk.pp == stage), device)
-        for stage in range(job.layout.pipeline_model_parallel_size)
+        stage_memory(
+            job,
+            stage=stage,
+            programs=programs,
+            chunks=[chunk(program) for program in programs],
+            lines=lines(programs),
+        )
+        for stage, programs in enumerate(stage_programs(job))
     ]
 
 
 def stage_memory(
-    job: Job, sizes: Dimensions, chunks: tuple[Chunk, ...], device: Device | None = None
+    job: Job,
+    *,
+    stage: int,
+    programs: tuple[Program, ...],
+    chunks: Sequence[ChunkMemory],
+    lines: tuple[Line, ...],
 ) -> StageMemory:
-    """The memory of the ranks that hold `chunks`, by virtual stage."""
-    segments = tuple(tuple(chunk_segments(job, sizes, chunk)) for chunk in chunks)
-    footprints = tuple(chunk_footprint(sizes, parts) for parts in segments)
-    lines = lasting(job, sizes, chunks, device)
-    moment, activation_peak = worst_moment(footprints, stage_moments(job, chunks))
-    buffers = pipeline_buffers(job, sizes, chunks)
+    """The memory of the ranks of one stage, from that of its chunks."""
+    footprints = tuple(chunk.footprint for chunk in chunks)
+    moment, activation_peak = worst_moment(footprints, stage_moments(job, stage, len(chunks)))
     return StageMemory(
-        stage=chunks[0].pp,
-        chunks=chunks,
-        segments=segments,
+        stage=stage,
+        programs=programs,
+        segments=tuple(chunk.segments for chunk in chunks),
         footprints=footprints,
-        lines=(*lines, buffers),
+        lines=lines,
         moment=moment,
         activation_peak=activation_peak,
         optimizer_temporary=optimizer_temporary(job, lines),
@@ -104,20 +151,22 @@ def stage_memory(
 
 
 def lasting(
-    job: Job, sizes: Dimensions, chunks: Sequence[Chunk], device: Device | None
-) -> list[Line]:
-    """Resident state, gradient buffers and workspaces of all chunks together."""
-    runs = [chunk_weights(job, sizes, chunk) for chunk in chunks]
-    buffers = joined_buffers(
-        [chunk_buffers(job, part, chunk) for part, chunk in zip(runs, chunks, strict=True)]
-    )
-    weights = list(chain.from_iterable(runs))
-    return [
+    job: Job,
+    sizes: Dimensions,
+    programs: Sequence[Program],
+    chunks: Sequence[ChunkMemory],
+    device: Device | None,
+) -> tuple[Line, ...]:
+    """Resident state, gradient buffers and workspaces of a rank's chunks together."""
+    buffers = joined_buffers([chunk.buffers for chunk in chunks])
+    weights = [run for chunk in chunks for run in chunk.weights]
+    return (
         parameter_line(job, buffers),
         *optimizer_lines(job, buffers),
         gradient_line(job, buffers),
-        *lasting_lines(job, sizes, chunks, weights, device),
-    ]
+        *lasting_lines(job, sizes, programs, weights, device),
+        pipeline_buffers(job, sizes, programs),
+    )
 
 
 def joined_buffers(parts: Sequence[Buffers]) -> Buffers:
@@ -128,44 +177,42 @@ def joined_buffers(parts: Sequence[Buffers]) -> Buffers:
         vectors=sum(part.vectors for part in parts),
         dense_padded=sum(part.dense_padded for part in parts),
         expert_padded=sum(part.expert_padded for part in parts),
+        dense_shards=parts[0].dense_shards,
+        expert_shards=parts[0].expert_shards,
     )
 
 
-def stage_moments(job: Job, chunks: Sequence[Chunk]) -> tuple[Moment, ...]:
-    """The moments of this stage's schedule at which memory can peak."""
+def stage_moments(job: Job, stage: int, chunks: int) -> tuple[Moment, ...]:
+    """The moments of a stage's schedule at which memory can peak; `chunks` virtual stages."""
     layout = job.layout
     stages = layout.pipeline_model_parallel_size
     return moments(
         stages=stages,
-        stage=chunks[0].pp,
-        chunks=len(chunks),
+        stage=stage,
+        chunks=chunks,
         microbatches=layout.num_microbatches,
         group=layout.microbatch_group_size_per_vp_stage or stages,
-        extra=int(job.recipe.overlap_moe_expert_parallel_comm and len(chunks) > 1),
+        extra=int(job.recipe.overlap_moe_expert_parallel_comm and chunks > 1),
     )
 
 
 def worst_moment(
     footprints: Sequence[Footprint], candidates: Sequence[Moment]
 ) -> tuple[Moment, int]:
-    """The moment that needs most: every micro-batch in flight, and the pass that runs."""
-    return max(
-        ((moment, moment_bytes(footprints, moment)) for moment in candidates),
-        key=lambda candidate: candidate[1],
-    )
+    """The moment that needs most, and how much: all in flight, and what the running pass adds."""
+    saved = [part.saved for part in footprints]
+    added = [
+        (part.backward_peak - part.saved, part.forward_peak - part.saved) for part in footprints
+    ]
+    needs = [
+        sum(map(mul, moment.in_flight, saved)) + added[moment.chunk][moment.forward]
+        for moment in candidates
+    ]
+    most = max(needs)
+    return candidates[needs.index(most)], int(most)
 
 
-def moment_bytes(footprints: Sequence[Footprint], moment: Moment) -> int:
-    """Activations of all in flight but the running pass's own, and that pass's peak."""
-    running = footprints[moment.chunk]
-    waiting = sum(
-        count * part.saved for count, part in zip(moment.in_flight, footprints, strict=True)
-    )
-    peak = running.forward_peak if moment.forward else running.backward_peak
-    return int(waiting - running.saved + peak)
-
-
-def pipeline_buffers(job: Job, sizes: Dimensions, chunks: Sequence[Chunk]) -> Line:
+def pipeline_buffers(job: Job, sizes: Dimensions, programs: Sequence[Program]) -> Line:
     """Tensors of the residual stream that the schedule holds for its neighbours.
 
     1F1B: the input's gradient of the micro-batch before, which went to the stage before.
@@ -173,10 +220,10 @@ def pipeline_buffers(job: Job, sizes: Dimensions, chunks: Sequence[Chunk]) -> Li
     """
     if job.layout.pipeline_model_parallel_size == 1:
         held = 0
-    elif len(chunks) > 1:
+    elif len(programs) > 1:
         held = 3
     else:
-        held = 0 if chunks[0].embedding else 1
+        held = 0 if programs[0].embedding else 1
     return Line("transient", "pipeline send and receive buffers", held * sizes.hidden_bytes)
 
 

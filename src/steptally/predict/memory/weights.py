@@ -7,7 +7,7 @@ row-parallel layers are whole on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from steptally.job import Architecture, Job
@@ -77,15 +77,15 @@ def embedding_weights(job: Job, dimensions: Dimensions) -> list[Weight]:
     return weights
 
 
-def prediction_weights(dimensions: Dimensions, kind: LayerKind) -> list[Weight]:
-    """One multi-token-prediction depth; `kind` is that of its transformer layer."""
+def prediction_weights(dimensions: Dimensions, layer: Sequence[Weight]) -> list[Weight]:
+    """One multi-token-prediction depth; `layer` is its transformer layer."""
     architecture = dimensions.architecture
     hidden = architecture.hidden_size
     return [
         *_norm(architecture, "mtp.enorm", hidden),
         *_norm(architecture, "mtp.hnorm", hidden),
         Weight("mtp.eh_proj", hidden // dimensions.tp, 2 * hidden, linear=True),
-        *layer_weights(dimensions, kind),
+        *layer,
         *_norm(architecture, "mtp.final_layernorm", hidden),
     ]
 

@@ -9,13 +9,15 @@ from steptally.errors import InputError
 from steptally.job import Job, job_from_settings
 from steptally.job.catalog.devices import find_device
 from steptally.predict.convention import Convention
-from steptally.predict.conventions import find_convention
+from steptally.predict.conventions import CONVENTIONS, find_convention
 from steptally.predict.flops import useful_flops
 from steptally.predict.published.row_settings import architecture_settings
 from steptally.predict.published.rows import PublishedRow
 from steptally.predict.published.sources import Source, find_source
 
 TERA = 1e12
+# An error worth explaining, and one within the digits that sources print.
+LARGE, SMALL = 0.01, 0.003
 RECOMPUTE: Mapping[str, Mapping[str, object]] = {
     "full": {
         "recompute_granularity": "full",
@@ -28,7 +30,10 @@ RECOMPUTE: Mapping[str, Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One row: predicted and measured in `unit`, or the reason why it cannot be compared."""
+    """One row: predicted and measured in `unit`, or the reason why it cannot be compared.
+
+    `note` explains a large error: which other convention the figure agrees with, if any.
+    """
 
     id: str
     convention: str
@@ -36,6 +41,7 @@ class Comparison:
     predicted: float | None = None
     measured: float | None = None
     reason: str = ""
+    note: str = ""
 
     @property
     def error(self) -> float | None:
@@ -59,31 +65,39 @@ def compare_row(row: PublishedRow) -> Comparison:
     source = find_source(row)
     name = str(row.values.get("convention") or (source.convention if source else ""))
     try:
+        unit, measured = _published_figure(row)
+        rate = _rate(row)
         if not name:
             raise InputError(
                 "its source is not in the table of conventions: add `convention: NAME` to the row"
             )
-        unit, measured = _published_figure(row, source)
-        rate = _rate(row)
-        per_token = flops_per_token(row_job(row, source), find_convention(name))
+        job = row_job(row, source)
+        scale = TERA if unit == "TFLOP/s/device" else _peak_flops_per_s(row, source)
+        predicted = flops_per_token(job, find_convention(name)) * rate / scale
     except InputError as error:
         return Comparison(id=row.id, convention=name, reason=str(error).rstrip("."))
-    predicted = per_token * rate
-    if unit == "TFLOP/s/device":
-        return Comparison(
-            id=row.id,
-            convention=name,
-            unit=unit,
-            predicted=predicted / TERA,
-            measured=measured,
-        )
-    try:
-        peak = _peak_flops_per_s(row, source)
-    except InputError as error:
-        return Comparison(id=row.id, convention=name, reason=str(error).rstrip("."))
+    except (TypeError, ValueError, AttributeError) as error:  # a value of another kind
+        return Comparison(id=row.id, convention=name, reason=f"the row is damaged: {error}")
+    note = "" if _agrees(predicted, measured, LARGE) else _explanation(job, rate / scale, measured)
     return Comparison(
-        id=row.id, convention=name, unit=unit, predicted=predicted / peak, measured=measured
+        id=row.id, convention=name, unit=unit, predicted=predicted, measured=measured, note=note
     )
+
+
+def _agrees(predicted: float, measured: float, within: float) -> bool:
+    return abs(predicted / measured - 1) <= within
+
+
+def _explanation(job: Job, scaled_rate: float, measured: float) -> str:
+    """Which conventions of the list, though not its source's, give the printed figure."""
+    fitting = [
+        name
+        for name, convention in CONVENTIONS.items()
+        if _agrees(flops_per_token(job, convention) * scaled_rate, measured, SMALL)
+    ]
+    if fitting:
+        return f"printed as {' or '.join(fitting)} counts, not as its source does elsewhere"
+    return "no convention makes its two figures agree: one of them is rounded or of another run"
 
 
 def row_job(row: PublishedRow, source: Source | None) -> Job:
@@ -98,7 +112,7 @@ def flops_per_token(job: Job, convention: Convention) -> float:
     return float(useful_flops(job, convention)) / job.layout.tokens_per_step
 
 
-def _published_figure(row: PublishedRow, source: Source | None) -> tuple[str, float]:
+def _published_figure(row: PublishedRow) -> tuple[str, float]:
     flops_per_s, share = row.measure("tflops_per_gpu"), row.measure("mfu")
     if flops_per_s is not None:
         return "TFLOP/s/device", flops_per_s
