@@ -209,10 +209,10 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
     merged = sorted(_merged(rows), key=lambda pair: (pair[0].group, pair[0].group_size))
     return Table(
         title="Communication by process group",
-        note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
+        note="as each rank named sees one step; bytes are of the full tensor; sent: on the wire",
         columns=(
             *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
-            *("calls", "bytes a call", "in all"),
+            *("calls", "bytes a call", "in all", "sent", "by network"),
         ),
         text_columns=7,
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
@@ -228,6 +228,8 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
                 quantity(_bytes_per_step(row), "byte"),
+                _or_nothing(row.sent_bytes_per_step, "byte"),
+                _or_nothing(row.network_bytes_per_step, "byte"),
             )
             for row, ranks in merged
         ),
