@@ -117,8 +117,8 @@ class TrafficRow:
     bytes on the wire); `scope` is `intra-node`, `inter-node` or None where it is not known. `name`
     says which tensor. `overlap_flag` is the setting that would hide it behind compute, `overlapped`
     whether the job does (with or without a flag). `sent_bytes_per_step` leave the rank at least,
-    and `network_bytes_per_step` of them its node (or rack, where a fast link joins nodes); None where
-    the communication library's algorithm decides.
+    and `network_bytes_per_step` of them its node (or rack, where a fast link joins nodes);
+    None where the communication library's algorithm decides.
     """
 
     group: str
