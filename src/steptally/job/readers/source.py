@@ -9,8 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from steptally.errors import InputError
 from steptally.job.catalog.models import Model, find_model, nearest_models
 from steptally.job.readers.command_line import is_megatron_flag
@@ -189,6 +187,8 @@ def _json(text: str) -> object | None:
 
 
 def _yaml(text: str, source: str) -> object:
+    import yaml  # most jobs need no YAML, and every verb waits for this module
+
     try:
         return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (
