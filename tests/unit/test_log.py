@@ -55,7 +55,7 @@ DIALECTS = {
     ),
     "nemo": (
         (
-            "Training epoch 0, iteration 9/49 | lr: 1e-05 | global_batch_size: 128 | global_step: 9 | "
+            "Training epoch 0, iteration 9/49 | lr: 1e-05 | global_batch_size: 128 | step: 9 | "
             "reduced_train_loss: 11.03 | train_step_timing in s: 6.7 | TFLOPS_per_GPU: 500.2"
         ),
         (9, 6700.0, None, 128, 500.2, 11.03),
