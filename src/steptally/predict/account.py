@@ -21,7 +21,6 @@ from steptally.predict.named_model import named_model_warnings
 from steptally.predict.parameters import EMBEDDINGS, predict_parameters
 from steptally.tally import ConventionRow, Figure, FlopsRow, ParametersRow, Tally
 
-
 # Settings of Megatron that change what is multiplied, and that no formula here counts.
 CHANGES_PRODUCTS = {
     "experimental_attention_variant": "its attention layers are not counted as what they are",
@@ -86,6 +85,7 @@ def predict(
             "parameters": parameters,
         },
         warnings=(*job.notes, *named_model_warnings(job, parameters), *assumptions(job)),
+        refusals=not_counted(job),
     )
 
 
