@@ -21,6 +21,7 @@ VERBS: tuple[str, ...] = (
     "calibrate",
     "count",
     "mfu",
+    "memory",
     "gemms",
     "traffic",
     "validate",

@@ -36,6 +36,10 @@ LABELS = {
     "flops_per_s_per_device_executed": "executed FLOP/s per device",
     "elementwise_flops_per_step": "elementwise FLOPs per step",
     "peak_memory_bytes_max": "peak memory, largest rank",
+    "first_step_peak_memory_bytes_max": "peak memory, first step",
+    "checkpoint_peak_memory_bytes_max": "peak memory, checkpoint save",
+    "device_memory_needed_bytes_max": "memory a device must have",
+    "memory_margin_bytes": "memory to spare",
     "fits": "fits in memory",
 }
 HEADLINES = (

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
+from steptally.report.memory_tables import (
+    memory_changes_table,
+    memory_peaks_table,
+    memory_table,
+)
 from steptally.report.quantity import printable, quantity, ranges
+from steptally.report.table import NOTHING, Table
 from steptally.tally import (
     ConventionRow,
     FlopsRow,
@@ -15,32 +21,10 @@ from steptally.tally import (
     GroupRow,
     LoggedRow,
     LossRow,
-    MemoryRow,
     ParametersRow,
     Tally,
     TrafficRow,
 )
-
-# Stands in a cell that has nothing to say.
-NOTHING = "–"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Columns and rows of text; the first `text_columns` are words, the others numbers.
-
-    Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown.
-    """
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    text_columns: int
-    rows: tuple[tuple[str, ...], ...]
-    headings: tuple[str, ...] = ()
-    total: tuple[str, ...] = ()
-    left_out: int = 0
 
 
 def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
@@ -259,26 +243,6 @@ def groups_table(rows: Sequence[GroupRow]) -> Table:
     )
 
 
-def memory_table(rows: Sequence[MemoryRow]) -> Table:
-    """Bytes by lifetime and kind, from the rank that has least to the one that has most."""
-    by_kind: dict[tuple[str, str], list[MemoryRow]] = defaultdict(list)
-    for row in rows:
-        by_kind[row.lifetime, row.name].append(row)
-
-    def line(lifetime: str, name: str, ranks: list[MemoryRow]) -> tuple[str, ...]:
-        least, most = min(ranks, key=_bytes), max(ranks, key=_bytes)
-        sizes = (quantity(least.bytes, "byte"), quantity(most.bytes, "byte"))
-        return (printable(lifetime), printable(name), *sizes, str(most.rank))
-
-    return Table(
-        title="Memory",
-        note="of one rank; kinds of different lifetimes do not add up",
-        columns=("lifetime", "kind", "least", "most", "on rank"),
-        text_columns=2,
-        rows=tuple(line(lifetime, name, ranks) for (lifetime, name), ranks in by_kind.items()),
-    )
-
-
 DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "traffic": traffic_table,
     "groups": groups_table,
@@ -289,12 +253,10 @@ DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,
+    "memory_changes": memory_changes_table,
+    "memory_peaks": memory_peaks_table,
     "memory": memory_table,
 }
-
-
-def _bytes(row: MemoryRow) -> int:
-    return row.bytes
 
 
 def _bytes_per_step(row: TrafficRow) -> int:

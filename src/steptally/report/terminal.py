@@ -22,7 +22,9 @@ from steptally.report.labels import label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
 from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
-from steptally.report.tables import Table, account_tables
+from steptally.report.table import Table
+from steptally.report.tables import account_tables
+from steptally.report.terminal_memory import print_memory
 from steptally.report.terminal_steps import (
     print_heading,
     print_losses,
@@ -52,6 +54,7 @@ def print_tally(
     points, basis = step_points(tally), tally.basis_of("steps")
     print_steps(points, basis, console)
     print_losses(losses(points), basis, console)
+    print_memory(tally, console)
     for table in account_tables(tally, most_rows=most_rows):
         _print_table(table, console)
     _print_messages("Warnings", "!", tally.warnings, "yellow", console)

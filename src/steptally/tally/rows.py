@@ -155,12 +155,77 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """Bytes of one kind on one rank; `lifetime` says when they live."""
+    """Bytes of one kind on one rank; `lifetime` says when they live.
+
+    The predicted rows of one rank are what is alive at its peak, `peak_bytes`, and add up to it but
+    for those of lifetime `outside`, which torch's allocator does not see. `pp` and `vpp` are the
+    rank's pipeline stage and the chunk of it (None: of all its chunks).
+    """
 
     rank: int
     lifetime: str
     name: str
     bytes: int
+    pp: int | None = None
+    vpp: int | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeakRow:
+    """The peaks of one rank, in bytes that torch has allocated at once; `outside` comes on top.
+
+    `ranks` are all ranks of the pipeline stage `pp`, which are alike, as text. `peak_bytes` is of
+    every step after the first, reached in `event`, when each chunk of the rank holds the
+    activations of `in_flight` micro-batches. `total_bytes` is what the device must have: the
+    highest peak and what is outside.
+    """
+
+    rank: int
+    ranks: str
+    pp: int
+    in_flight: tuple[int, ...]
+    event: str
+    peak_bytes: int
+    first_step_peak_bytes: int
+    checkpoint_peak_bytes: int
+    outside_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryMomentRow:
+    """One event of a step on one rank: bytes allocated before, at most during, and after it.
+
+    `step` is `first` or `later`, `event` a pass (`forward`, `backward`), the `optimizer` step or a
+    `checkpoint` save; `microbatch` and `vpp` say whose pass.
+    """
+
+    rank: int
+    position: int
+    step: str
+    event: str
+    before_bytes: int
+    peak_bytes: int
+    after_bytes: int
+    microbatch: int | None = None
+    vpp: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryChangeRow:
+    """One change of a job: the bytes its largest rank would need, and its executed FLOPs.
+
+    `total_bytes` is as in `MemoryPeakRow`; `difference` is the executed FLOPs of a step over those
+    of the unchanged job, − 1. `cost` names what it costs beside FLOPs.
+    """
+
+    name: str
+    total_bytes: int
+    fits: bool | None
+    flops_per_step_executed: int
+    difference: float
+    cost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +292,9 @@ ROW_TYPES: dict[str, type] = {
     "traffic": TrafficRow,
     "groups": GroupRow,
     "memory": MemoryRow,
+    "memory_peaks": MemoryPeakRow,
+    "memory_timeline": MemoryMomentRow,
+    "memory_changes": MemoryChangeRow,
     "time": TimeRow,
     "steps": StepRow,
 }
@@ -241,6 +309,9 @@ Row = (
     | TrafficRow
     | GroupRow
     | MemoryRow
+    | MemoryPeakRow
+    | MemoryMomentRow
+    | MemoryChangeRow
     | TimeRow
     | StepRow
 )

@@ -124,24 +124,29 @@ def segment_footprint(dimensions: Dimensions, segment: Segment) -> Footprint:
 
 
 def chunk_footprint(dimensions: Dimensions, segments: Sequence[Segment]) -> Footprint:
-    """What a whole chunk keeps of one micro-batch, and its peaks above what was there before.
-
-    In backward the schedule holds the gradient that it received. In the last layer that is the
-    residual connection's own; before it, another tensor. The chunk of the head receives none.
-    """
+    """What a whole chunk keeps of one micro-batch, and its peaks above what was there before."""
     saved: Count = 0
     forward_peak: Count = 0
     backward_peak: Count = 0
-    last = len(segments) - 1
-    received = 0 if any(segment.name == "head" for segment in segments) else 1
     for index, segment in enumerate(segments):
         part = segment_footprint(dimensions, segment)
         before = saved + (segment.repeats - 1) * part.saved  # of the last of equal parts
-        beside = dimensions.hidden_bytes * received * (index < last)
+        beside = received_gradient(dimensions, segments, index)
         forward_peak = larger(forward_peak, before + part.forward_peak)
         backward_peak = larger(backward_peak, before + beside + part.backward_peak)
         saved = saved + segment.repeats * part.saved
     return Footprint(saved=saved, forward_peak=forward_peak, backward_peak=backward_peak)
+
+
+def received_gradient(dimensions: Dimensions, segments: Sequence[Segment], index: int) -> Count:
+    """The gradient that a chunk's backward received, which the schedule holds to its end.
+
+    In the last segment it is the residual connection's own; before it, another tensor. The chunk of
+    the head receives none.
+    """
+    if index == len(segments) - 1 or any(segment.name == "head" for segment in segments):
+        return 0
+    return dimensions.hidden_bytes
 
 
 def _units(kinds: Sequence[LayerKind], size: int, layer: LayerOperations) -> Iterator[Segment]:

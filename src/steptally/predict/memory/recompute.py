@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from steptally.errors import InputError, did_you_mean
 from steptally.predict.count import Count
 from steptally.predict.layers import LayerKind
 from steptally.predict.memory import core_attention
@@ -74,6 +75,11 @@ def selectively_recomputed(
     if layout.recompute_granularity != "selective":
         return operations
     for module in layout.recompute_modules:
+        if module not in TRANSFORMS:
+            raise InputError(
+                f"recompute_modules holds {module!r}{did_you_mean(module, TRANSFORMS)}: "
+                f"Megatron-Core knows {', '.join(TRANSFORMS)}."
+            )
         operations = TRANSFORMS[module](dimensions, kind, operations)
     return operations
 

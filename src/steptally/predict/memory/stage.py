@@ -25,7 +25,7 @@ from steptally.predict.memory.resident import (
     optimizer_lines,
     parameter_line,
 )
-from steptally.predict.memory.schedule import Moment, moments
+from steptally.predict.memory.schedule import Moment, Sizes, moments
 from steptally.predict.memory.weights import layer_weights
 from steptally.predict.precision import gradient_dtype
 
@@ -35,7 +35,8 @@ class StageMemory:
     """The parts of one stage's account, in bytes of any one of its ranks.
 
     `lines` last through a later step; `moment` is the pass at which the peak is reached, and
-    `activation_peak` what activations and temporaries need then.
+    `activation_peak` what activations and temporaries need then. The other two are what the
+    optimizer step and a checkpoint save need for themselves, when no activation is alive.
     """
 
     stage: int
@@ -46,6 +47,7 @@ class StageMemory:
     moment: Moment
     activation_peak: int
     optimizer_temporary: int
+    checkpoint_temporary: int
 
     @property
     def lasting(self) -> int:
@@ -62,6 +64,11 @@ class StageMemory:
     def peak(self) -> int:
         """The most that is allocated at once in a later step."""
         return self.lasting + max(self.activation_peak, self.optimizer_temporary)
+
+    @property
+    def checkpoint_peak(self) -> int:
+        """The most that is allocated at once while a checkpoint is saved, between two steps."""
+        return self.lasting + self.checkpoint_temporary
 
     @property
     def first_step_peak(self) -> int:
@@ -137,7 +144,9 @@ def stage_memory(
 ) -> StageMemory:
     """The memory of the ranks of one stage, from that of its chunks."""
     footprints = tuple(chunk.footprint for chunk in chunks)
-    moment, activation_peak = worst_moment(footprints, stage_moments(job, stage, len(chunks)))
+    moment, activation_peak = worst_moment(
+        footprints, moments(schedule_sizes(job, len(chunks)), stage)
+    )
     return StageMemory(
         stage=stage,
         programs=programs,
@@ -147,6 +156,7 @@ def stage_memory(
         moment=moment,
         activation_peak=activation_peak,
         optimizer_temporary=optimizer_temporary(job, lines),
+        checkpoint_temporary=checkpoint_temporary(job, [chunk.buffers for chunk in chunks]),
     )
 
 
@@ -182,17 +192,16 @@ def joined_buffers(parts: Sequence[Buffers]) -> Buffers:
     )
 
 
-def stage_moments(job: Job, stage: int, chunks: int) -> tuple[Moment, ...]:
-    """The moments of a stage's schedule at which memory can peak; `chunks` virtual stages."""
+def schedule_sizes(job: Job, chunks: int) -> Sizes:
+    """What the schedule of a job with `chunks` virtual stages depends on."""
     layout = job.layout
     stages = layout.pipeline_model_parallel_size
-    return moments(
-        stages=stages,
-        stage=stage,
-        chunks=chunks,
-        microbatches=layout.num_microbatches,
-        group=layout.microbatch_group_size_per_vp_stage or stages,
-        extra=int(job.recipe.overlap_moe_expert_parallel_comm and chunks > 1),
+    return Sizes(
+        stages,
+        chunks,
+        layout.num_microbatches,
+        layout.microbatch_group_size_per_vp_stage or stages,
+        int(job.recipe.overlap_moe_expert_parallel_comm and chunks > 1),
     )
 
 
@@ -227,8 +236,37 @@ def pipeline_buffers(job: Job, sizes: Dimensions, programs: Sequence[Program]) -
     return Line("transient", "pipeline send and receive buffers", held * sizes.hidden_bytes)
 
 
+def checkpoint_temporary(job: Job, buffers: Sequence[Buffers]) -> int:
+    """What saving a checkpoint allocates on the device.
+
+    Distributed checkpoints copy shards to the host as they are. With
+    `dist_ckpt_optim_fully_reshardable` the optimizer state of a whole buffer (bucket, where
+    gradients are reduced in buckets: this is the most) is gathered in fp32 beside the rank's shard.
+    Source: `DistributedOptimizer.sharded_param_state_fully_reshardable`, megatron-core 0.16.1.
+    """
+    if not (
+        job.recipe.use_distributed_optimizer and _stated(job, "dist_ckpt_optim_fully_reshardable")
+    ):
+        return 0
+    if _stated(job, "distrib_optim_fully_reshardable_mem_efficient"):  # gathers over the CPU
+        return 0
+    most = 0
+    for part in buffers:
+        for elements, shards in (
+            (part.dense_padded, part.dense_shards),
+            (part.expert_padded, part.expert_shards),
+        ):
+            most = max(most, 4 * int(elements + elements // shards) * (shards > 1))
+    return most
+
+
 def optimizer_temporary(job: Job, lines: Sequence[Line]) -> int:
     """fp32 copies of 16-bit main gradients, which the optimizer step makes of what it updates."""
     if gradient_dtype(job) == "fp32" or job.recipe.use_precision_aware_optimizer:
         return 0
     return next((line.bytes for line in lines if line.name.startswith("main parameters")), 0)
+
+
+def _stated(job: Job, flag: str) -> bool:
+    """Whether a flag that no field of the job holds was given."""
+    return str({**job.ignored, **job.unknown}.get(flag)).lower() == "true"
