@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.timing import Result, duration
 
-COMMANDS = (("--help",),)
+COMMANDS = (("--help",), ("count", "llama-3-8b", "--json"))
 
 
 def run() -> list[Result]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from steptally.job import job_from_settings
 from steptally.tally import (
     Figure,
     FlopsRow,
@@ -28,23 +27,54 @@ USEFUL = "exact-causal: S(S+1)/2 pairs a head, padded vocabulary, no recompute"
 EXECUTED = "what the matrix products are asked to do: the full square (attention_backend unfused)"
 PEAK = "dense fp32 peak 136.2 GFLOP/s of this machine (2 cores, shared by its 4 ranks)"
 
-DEMO_SETTINGS = {
-    "num_layers": 4,
-    "hidden_size": 256,
-    "num_attention_heads": 8,
-    "num_query_groups": 4,
-    "swiglu": True,
-    "vocab_size": 256,
-    "seq_length": 256,
-    "micro_batch_size": 2,
-    "global_batch_size": 16,
-    "world_size": 4,
-    "tensor_model_parallel_size": 2,
-    "sequence_parallel": True,
-    "attention_backend": "unfused",
-    "use_distributed_optimizer": True,
-    "overlap_grad_reduce": True,
-    "position_embedding_type": "rope",
+# As `Job.as_json` writes it, written out: what the job package assumes may change, this may not.
+DEMO_JOB: dict[str, object] = {
+    "name": "demo",
+    "source": "demo.yaml",
+    "architecture": {
+        "num_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 8,
+        "ffn_hidden_size": 640,
+        "num_query_groups": 4,
+        "kv_channels": 32,
+        "vocab_size": 256,
+        "position_embedding_type": "rope",
+        "rotary_base": 10000.0,
+        "swiglu": True,
+        "num_experts": None,
+    },
+    "layout": {
+        "world_size": 4,
+        "tensor_model_parallel_size": 2,
+        "pipeline_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "sequence_parallel": True,
+        "seq_length": 256,
+        "micro_batch_size": 2,
+        "global_batch_size": 16,
+        "data_parallel_size": 2,
+        "num_microbatches": 4,
+        "recompute_modules": ["core_attn"],
+    },
+    "recipe": {
+        "bf16": False,
+        "fp16": False,
+        "optimizer": "adam",
+        "attention_backend": "unfused",
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "lr": 0.001,
+    },
+    "cluster": {"device": None, "devices_per_node": 8},
+    "padded_vocab_size": 256,
+    "assumed": [
+        "ffn_hidden_size: 640 (Megatron's default, ⌊8h/3⌋ in units of 64: SwiGLU)",
+        "kv_channels: 32 (hidden_size / num_attention_heads)",
+        "rotary_base: 10000.0 (Megatron's default)",
+        "lr: 0.001 (Megatron's default)",
+    ],
+    "unknown": [],
 }
 # (term, useful and executed FLOPs of the forward phase); backward is twice as many.
 TERMS = (
@@ -58,15 +88,11 @@ USEFUL_FLOPS = 3 * sum(useful for _, useful, _ in TERMS)
 EXECUTED_FLOPS = 3 * sum(executed for _, _, executed in TERMS)
 
 
-def demo_job() -> dict[str, object]:
-    return job_from_settings(DEMO_SETTINGS, name="demo", source="demo.yaml").as_json()
-
-
 def recorded_tally() -> Tally:
     """Everything that `measure` fills for a run that finished."""
     return Tally(
         basis="measured",
-        job=demo_job(),
+        job=DEMO_JOB,
         convention="exact-causal",
         summary=measured_summary(),
         accounts={
@@ -92,7 +118,7 @@ def predicted_tally() -> Tally:
     """What `predict` fills without a device: no time, no MFU."""
     return Tally(
         basis="predicted",
-        job=demo_job(),
+        job=DEMO_JOB,
         convention="exact-causal",
         summary={
             "parameters_total": Figure(value=3_278_080, unit="parameter", basis="predicted"),
@@ -120,7 +146,7 @@ def killed_tally() -> Tally:
     rows = [row for row in step_rows() if row.step <= 6 and (row.step, row.rank) != (6, 3)]
     return Tally(
         basis="measured",
-        job=demo_job(),
+        job=DEMO_JOB,
         accounts={"steps": rows},
         warnings=("The run did not finish: rank 3 died with SIGKILL in step 6.",),
         refusals=("No rank left a trace: where the step went is not known. Run it again.",),

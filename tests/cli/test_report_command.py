@@ -115,3 +115,9 @@ def test_a_page_that_cannot_be_written_is_refused(steptally, run_directory, tmp_
     status, _, err = steptally("report", run_directory, "--html", tmp_path / "file" / "page.html")
     assert status == 2
     assert "cannot be written" in err
+
+
+def test_a_width_that_no_table_fits_is_refused(steptally, run_directory):
+    status, _, err = steptally("report", run_directory, "--width", 59)
+    assert status == 2
+    assert "60" in err

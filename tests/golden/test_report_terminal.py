@@ -75,9 +75,23 @@ def test_names_from_a_file_cannot_write_to_the_terminal():
     assert "\x1b" not in shown
 
 
-def test_markup_in_a_warning_is_shown_as_it_is():
-    shown = printed(replace(recorded_tally(), warnings=("[red]not markup[/red]",)), 80)
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_a_narrow_terminal_cuts_no_number_short(width):
+    rows = [
+        replace(row, calls_per_step=123_456_789) for row in recorded_tally().accounts["traffic"]
+    ]
+    tally = replace(recorded_tally(), accounts={"traffic": rows})
+    assert "123,456,789" in printed(tally, width)
+
+
+def test_markup_in_names_and_warnings_is_shown_as_it_is():
+    rows = recorded_tally().accounts["time"]
+    group = replace(rows[0].groups[0], group="[b]GROUP[/b]")
+    accounts = {"time": [replace(rows[0], groups=(group,))]}
+    tally = replace(recorded_tally(), accounts=accounts, warnings=("[red]not markup[/red]",))
+    shown = printed(tally, 80)
     assert "[red]not markup[/red]" in shown
+    assert "[b]GROUP[/b]" in shown
 
 
 def test_an_ascii_terminal_gets_bars_of_letters():

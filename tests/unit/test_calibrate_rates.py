@@ -1,10 +1,12 @@
 """The measurements of `steptally calibrate`, on shapes small enough for a test."""
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from steptally.errors import MissingPartError
+from steptally.errors import MissingPartError, RunError
 from steptally.run import calibrate, gloo_rate, matmul_rate, memory_rate, sampling
 
 pytest.importorskip("torch")
@@ -19,10 +21,10 @@ def small(monkeypatch):
 
 def test_every_dtype_is_measured_in_the_three_operand_layouts_of_a_linear_layer(small):
     for dtype in matmul_rate.DTYPES:
-        rates = matmul_rate.matmul_rates(dtype, on_cuda=False)
+        rates = matmul_rate.matmul_rates(dtype, cores=2, on_cuda=False)
         assert {samples.quantity for samples in rates} == {f"matmul {dtype}"}
         assert {samples.case for samples in rates} >= {
-            f"16 × 16 × 16, {layout}" for layout in ("A·Bᵀ", "A·B", "Aᵀ·B")
+            f"n = 16, {layout}" for layout in ("A·Bᵀ", "A·B", "Aᵀ·B")
         }
 
 
@@ -37,16 +39,17 @@ def test_each_layout_multiplies_what_it_says(layout):
 
 
 def test_a_size_that_would_take_too_long_is_left_out(small, monkeypatch):
-    monkeypatch.setattr(matmul_rate, "CASE_BUDGET_S", 1e-12)
-    rates = matmul_rate.matmul_rates("fp32", on_cuda=False)
-    assert [samples.case.split(",")[0] for samples in rates] == ["16 × 16 × 16"] * 3
+    monkeypatch.setattr(matmul_rate, "LONGEST_CALL_S", 1e-12)
+    rates = matmul_rate.matmul_rates("fp32", cores=2, on_cuda=False)
+    assert [samples.case.split(",")[0] for samples in rates] == ["n = 16"] * 3
 
 
 def test_rates_count_two_flops_a_multiply_and_add(monkeypatch):
     monkeypatch.setattr(matmul_rate, "SIZES_CPU", (100,))
     monkeypatch.setattr(matmul_rate, "sample_times", lambda *_, **__: [1.0, 2.0])
-    rates = matmul_rate.matmul_rates("fp32", on_cuda=False)
-    assert rates[0].samples == (2_000_000.0, 1_000_000.0)  # 2 · 100³ FLOPs in 1 s and in 2 s
+    rates = matmul_rate.matmul_rates("fp32", cores=2, on_cuda=False)
+    # 2 · 100³ FLOPs on each of two cores, in 1 s and in 2 s.
+    assert rates[0].samples == (4_000_000.0, 2_000_000.0)
 
 
 def test_copy_moves_two_arrays_and_triad_three(monkeypatch):
@@ -68,22 +71,28 @@ def test_arrays_take_at_most_a_sixteenth_of_the_memory_each(monkeypatch):
     assert memory_rate.array_bytes() == 1024**3
 
 
-def test_a_sample_holds_enough_calls_to_be_believed(monkeypatch):
+def test_a_sample_holds_enough_calls_to_be_believed():
     calls_of_samples = []
 
-    def timed(work, calls):
+    def timer(calls):
         calls_of_samples.append(calls)
-        return 0.001 * calls
+        return 0.02 * calls
 
-    monkeypatch.setattr(sampling, "_timed_by_clock", timed)
-    times = sampling.sample_times(lambda: None, budget_s=60, on_cuda=False)
-    # Warm-up, one call that takes 1 ms, then samples of 10 ms.
-    assert calls_of_samples == [1, 1, 10, 10, 10, 10, 10]
-    assert times == pytest.approx([0.001] * 5)
+    times = sampling.sample_times(timer, budget_s=60)
+    # Doubled until 30 ms are filled: 20, 40 ms; then five samples of 2 calls.
+    assert calls_of_samples == [1, 2, 2, 2, 2, 2, 2]
+    assert times == pytest.approx([0.02] * 5)
 
 
-def test_a_spent_budget_still_gives_two_samples():
-    assert len(sampling.sample_times(lambda: None, budget_s=0, on_cuda=False)) == 2
+def test_a_spent_budget_still_gives_three_samples():
+    assert len(sampling.sample_times(lambda calls: 1.0, budget_s=0)) == 3
+
+
+def test_cpu_time_leaves_out_what_a_thread_waits():
+    with ThreadPoolExecutor(2) as threads:
+        timer = sampling.timed_by_cpu([lambda: time.sleep(0.05)] * 2, threads)
+        assert timer(2) < 0.05  # two sleeps of 50 ms
+        assert sampling.timed_by_clock(lambda: time.sleep(0.05))(2) >= 0.1
 
 
 @pytest.mark.processes
@@ -92,9 +101,9 @@ def test_a_calibration_holds_peaks_bandwidths_and_their_raw_samples(small):
     made = calibrate.measure_machine(told.append)
     assert set(made.device.dense_peak_flops_per_s) == {"fp32", "bf16", "fp16"}
     fp32 = made.best_of("matmul fp32")
-    assert made.device.dense_peak_flops_per_s["fp32"] == max(fp32.samples)
+    assert made.device.dense_peak_flops_per_s["fp32"] == fp32.median
     assert made.device.memory_bandwidth_bytes_per_s == max(
-        made.best_of("memory copy").best, made.best_of("memory triad").best
+        made.best_of("memory copy").median, made.best_of("memory triad").median
     )
     assert made.quantities()[-3:] == [
         "gloo all_reduce 4 KiB",
@@ -104,6 +113,18 @@ def test_a_calibration_holds_peaks_bandwidths_and_their_raw_samples(small):
     assert len(made.best_of("gloo all_reduce 16 MiB").samples) == gloo_rate.REPETITIONS
     assert made.device.source.startswith("measured by steptally calibrate on 20")
     assert len(told) == 5
+
+
+def test_a_gloo_that_fails_is_a_warning_and_the_peaks_are_kept(small, monkeypatch):
+    monkeypatch.setattr(gloo_rate, "_measured", failing_gloo)
+    made = calibrate.measure_machine()
+    assert made.device.dense_peak_flops_per_s["fp32"] > 0
+    assert made.warnings[0] == "gloo over loopback failed; rank 0 said: no interface"
+    assert not [quantity for quantity in made.quantities() if quantity.startswith("gloo")]
+
+
+def failing_gloo():
+    raise RunError("gloo over loopback failed; rank 0 said: no interface")
 
 
 def test_without_torch_the_command_that_installs_it_is_named(monkeypatch):

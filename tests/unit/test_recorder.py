@@ -15,8 +15,8 @@ import torch
 import steptally
 from steptally.errors import InputError
 from steptally.run import record
-from steptally.run.plan import default_traced_steps
 from steptally.run.record import Recorder
+from steptally.run.schedule import choose_traced_steps
 from steptally.run.window import joined_traces
 
 
@@ -38,6 +38,21 @@ def test_importing_steptally_imports_no_torch():
 
 def test_the_recorder_is_found_at_the_top_of_the_package():
     assert steptally.Recorder is Recorder
+
+
+def test_without_torch_the_recorder_says_what_to_install():
+    code = """
+import sys
+sys.modules["torch"] = None
+import steptally
+from steptally.errors import MissingPartError
+try:
+    steptally.Recorder()
+except MissingPartError as error:
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "pip install 'steptally[engine]'" in done.stderr
 
 
 def test_a_step_that_is_not_traced_reads_the_clock_twice_and_touches_nothing(tmp_path, monkeypatch):
@@ -191,6 +206,15 @@ def test_a_disk_that_is_full_stops_the_recording_and_not_the_training(tmp_path, 
     recorder.close()
 
 
+def test_the_loops_own_profiler_is_left_alone(tmp_path):
+    recorder = Recorder(tmp_path, traced_steps=(1,))
+    with torch.profiler.profile() as theirs, pytest.warns(UserWarning, match="own torch profiler"):
+        run_steps(recorder, 1, lambda step: torch.ones(2) + 1)
+    recorder.close()
+    assert "aten::add" in {event.name for event in theirs.events()}
+    assert recorder.directory.traces() == {}
+
+
 def test_steps_outside_the_run_cannot_be_traced(tmp_path):
     with pytest.raises(InputError, match=r"\[9\].*1 to 5"):
         Recorder(tmp_path, steps=5, traced_steps=(2, 9))
@@ -199,7 +223,7 @@ def test_steps_outside_the_run_cannot_be_traced(tmp_path):
 @pytest.mark.parametrize("warmup_steps", [0, 2])
 @pytest.mark.parametrize("steps", range(1, 30))
 def test_the_steps_traced_by_default_leave_one_that_is_timed(steps, warmup_steps):
-    traced = default_traced_steps(steps, warmup_steps)
+    traced = choose_traced_steps(steps, warmup_steps)
     assert all(warmup_steps < step <= steps for step in traced)
     timed = steps - warmup_steps - len(traced)
     assert not traced or timed >= 1
@@ -216,12 +240,17 @@ def test_the_job_may_be_megatrons_own_arguments(tmp_path):
         global_batch_size=8,
         micro_batch_size=2,
         params_dtype=torch.bfloat16,
+        group_query_attention=False,
+        num_query_groups=1,  # Megatron-LM's default, which counts only with group_query_attention
         wandb_api_key="hunter2",
     )
     with Recorder(tmp_path, job=vars(arguments), traced_steps=()) as recorder:
         run_steps(recorder, 1)
     manifest = recorder.directory.manifest.read_text()
-    assert json.loads(manifest)["job"]["architecture"]["ffn_hidden_size"] == 256
+    job = json.loads(manifest)["job"]
+    assert job["architecture"]["ffn_hidden_size"] == 256
+    assert job["architecture"]["num_query_groups"] == 4
+    assert job["recipe"]["bf16"] is True
     assert "hunter2" not in manifest
     # 8 sequences of 32 tokens
     assert next(recorder.directory.read_steps())["tokens"] == 256
@@ -232,7 +261,8 @@ def test_arguments_that_make_no_job_are_kept_with_the_reason(tmp_path):
         run_steps(recorder, 1)
     manifest = recorder.directory.read_manifest()
     assert manifest["job"] is None
-    assert manifest["settings"] == {"num_layers": 2}
+    assert manifest["settings"] == {}
+    assert manifest["stated_settings"] == {"num_layers": 2}
     assert "hidden_size" in manifest["job_refused"]
 
 

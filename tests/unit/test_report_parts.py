@@ -13,7 +13,7 @@ from steptally.report.labels import ordered_figures
 from steptally.report.rank_bars import SHARED, rank_bars, shown_bars
 from steptally.report.step_points import step_points, thinned
 from steptally.report.tables import account_tables
-from steptally.tally import Figure, Tally
+from steptally.tally import Figure, GroupRow, Tally
 
 
 def test_the_parts_of_a_bar_add_up_to_the_ranks_span():
@@ -100,13 +100,35 @@ def test_a_table_says_what_its_account_rests_on():
     assert notes["Matrix products"].startswith("measured; ")
 
 
+def test_a_column_that_no_row_fills_is_left_out_and_comes_back_with_its_value():
+    bare = recorded_tally().accounts["gemms"]
+    full = [replace(row, waves=1.5, efficiency=0.75, bound="memory") for row in bare]
+    columns = {}
+    for name, rows in (("bare", bare), ("full", full)):
+        tally = Tally(basis="predicted", accounts={"gemms": rows})
+        (columns[name],) = account_tables(tally, most_rows=9)
+    assert {"waves", "of peak"}.isdisjoint(columns["bare"].columns)
+    assert columns["full"].columns[-2:] == ("waves", "of peak")
+    assert columns["full"].rows[0][-2:] == ("1.500", "75.0 %")
+    assert "bound by memory" in columns["full"].note
+
+
+def test_a_process_group_is_listed_once_though_each_member_has_a_row():
+    rows = [
+        GroupRow(group="TP", group_size=2, ranks=(0, 1), nodes=1, scope="intra-node", rank=rank)
+        for rank in (0, 1)
+    ]
+    (table,) = account_tables(Tally(basis="predicted", accounts={"groups": rows}), most_rows=9)
+    assert table.rows == (("TP", "0–1", "intra-node", "2", "1"),)
+
+
 def test_an_unknown_figure_stands_beside_the_key_that_it_continues():
     figure = Figure(value=1.0, unit="s", basis="measured")
-    keys = ("other", "tokens_per_step", "step_time_spread", "step_time_s")
+    keys = ("other", "tokens_per_step", "mfu_of_layer", "mfu")
     order = ordered_figures(Tally(basis="measured", summary=dict.fromkeys(keys, figure)))
     assert [key for key, _ in order] == [
-        "step_time_s",
-        "step_time_spread",
+        "mfu",
+        "mfu_of_layer",
         "tokens_per_step",
         "other",
     ]
@@ -116,7 +138,9 @@ def test_the_jobs_lines_name_its_shape_layout_and_batch():
     lines = dict(job_lines(recorded_tally()))
     assert lines["layout"] == "4 ranks = TP 2 × PP 1 × DP 2 · sequence parallel"
     assert lines["model"].startswith("4 layers · hidden 256 · 8 heads in 4 query groups · FFN 640")
-    assert "kv_channels = 32" in lines["assumed"]
+    assert lines["assumed"] == (
+        "ffn_hidden_size = 640 · kv_channels = 32 · 2 at Megatron's own defaults"
+    )
 
 
 def test_assumed_settings_carry_their_reason_and_stated_ones_none():

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from steptally.cli.peak import Peak, peak_of_run
+from steptally.cli.peak import peak_of_run
+from steptally.cli.run_mfu import run_mfu
 from steptally.errors import InputError
 from steptally.job import Job, job_from_settings
 from steptally.tally import Figure, Tally
@@ -71,7 +72,7 @@ def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tal
     if "step_time_s" in measured.summary:
         try:
             peak = peak_of_run(manifest, job.recipe.params_dtype)
-            summary.update(_utilisation(summary, peak))
+            summary.update(run_mfu(summary, job, peak))
         except InputError as error:
             refusals.append(f"mfu, hfu: {error}")
     accounts = {**predicted.accounts, **measured.accounts}
@@ -95,21 +96,3 @@ def _disagreement(measured: Tally, predicted_executed: Figure) -> list[str]:
         return []
     difference = f"{recorded.value} summed from recorded matmul shapes"
     return [f"executed FLOPs differ: {difference}, {predicted_executed.value} predicted"]
-
-
-def _utilisation(summary: dict[str, Figure], peak: Peak) -> dict[str, Figure]:
-    """MFU = useful / (step time · peak); HFU = executed / (step time · peak)."""
-    figures = {}
-    seconds = summary["step_time_s"].value
-    for name, flops_name in (("mfu", "flops_per_step_useful"), ("hfu", "flops_per_step_executed")):
-        flops = summary.get(flops_name)
-        if flops is None or not isinstance(flops.value, int) or not isinstance(seconds, float):
-            continue
-        figures[name] = Figure(
-            value=flops.value / (seconds * peak.flops_per_s),
-            unit="1",
-            basis="measured",
-            convention=f"{flops.convention}; {peak.origin}",
-            origin=f"{flops_name} / (step_time_s · peak)",
-        )
-    return figures

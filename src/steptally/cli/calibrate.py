@@ -40,13 +40,21 @@ def calibrate_command(
 
 
 def calibrated_machine() -> Device:
-    """This machine's peaks: of its saved calibration, or of one made and saved now."""
+    """This machine's peaks: of its saved calibration, or of one made and saved now.
+
+    A saved one that was made on a busy machine is made again. Warnings go to standard error.
+    """
     from steptally.job.calibration import load_calibration
 
     try:
-        return load_calibration().device
+        calibration = load_calibration()
     except InputError:  # none yet, or of another machine
-        return _measured_and_saved()[0].device
+        calibration = None
+    if calibration is None or calibration.warnings:
+        calibration, _ = _measured_and_saved()
+        for warning in calibration.warnings:
+            typer.echo(f"calibration: {warning}", err=True)
+    return calibration.device
 
 
 def _measured_and_saved() -> tuple[Calibration, Path]:
@@ -95,14 +103,14 @@ def _table(calibration: Calibration) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-    table.add_column("measured")
-    for heading in ("best", "median", "spread"):
+    table.add_column("measured", no_wrap=True)
+    for heading in ("median", "best", "spread"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("how")
     for name in calibration.quantities():
         best = calibration.best_of(name)
         if best is not None:
-            values = (quantity(value, best.unit) for value in (best.best, best.median))
+            values = (quantity(value, best.unit) for value in (best.median, best.best))
             cells = (name, *values, f"{100 * best.spread:.1f} %", best.case)
             table.add_row(*(Text(cell) for cell in cells))
     return table

@@ -23,7 +23,6 @@ def demo_command(
     """
     from steptally.cli.calibrate import calibrated_machine
     from steptally.job import read_job
-    from steptally.run.plan import default_traced_steps
 
     calibrated_machine()
     with resources.as_file(resources.files("steptally.job.catalog") / "demo.yaml") as job_file:
@@ -33,7 +32,7 @@ def demo_command(
         nproc=None,
         steps=DEFAULT_STEPS,
         warmup_steps=DEFAULT_WARMUP_STEPS,
-        traced_steps=default_traced_steps(DEFAULT_STEPS, DEFAULT_WARMUP_STEPS),
+        traced_steps=None,
         data="corpus",
         directory=directory,
     )

@@ -14,7 +14,20 @@ import typer
 from steptally.errors import SteptallyError
 
 # Each name is a module of `steptally.cli` with a function of that name, which is the command.
-VERBS: tuple[str, ...] = ("demo", "run", "report", "calibrate")
+VERBS: tuple[str, ...] = (
+    "demo",
+    "run",
+    "report",
+    "calibrate",
+    "count",
+    "mfu",
+    "gemms",
+    "traffic",
+    "memory",
+    "validate",
+    "devices",
+    "models",
+)
 
 app = typer.Typer(
     name="steptally",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from steptally.trace.run_directory import RunDirectory
 
 # Narrower than this no table is readable.
-NARROWEST = 40
+NARROWEST = 60
 
 
 def report_command(

@@ -57,7 +57,7 @@ def run_command(
         nproc=nproc,
         steps=steps,
         warmup_steps=warmup_steps,
-        traced_steps=read_traced_steps(traced_steps, steps, warmup_steps),
+        traced_steps=read_traced_steps(traced_steps),
         data=data,
         directory=directory,
     )
@@ -70,7 +70,7 @@ def run(
     nproc: int | None,
     steps: int,
     warmup_steps: int,
-    traced_steps: tuple[int, ...],
+    traced_steps: tuple[int, ...] | None,
     data: str,
     directory: Path,
 ) -> Tally:
@@ -79,7 +79,6 @@ def run(
     from steptally.engine.availability import find_parts
     from steptally.run.data import open_source
     from steptally.run.launch import launch
-    from steptally.run.plan import choose_directory
     from steptally.run.preflight import prepare_run
     from steptally.run.progress import shown_progress
 
@@ -88,15 +87,15 @@ def run(
     open_source(data, prepared.job)  # a text that is too short is told before ranks start
     for warning in prepared.warnings:
         sys.stderr.write(f"steptally: warning: {warning}\n")
-    with shown_progress(steps) as on_progress:
+    with shown_progress(steps) as show_step:
         recorded = launch(
             prepared.job,
             steps=steps,
-            directory=choose_directory(None, job.name, parent=directory),
+            directory=directory,
             warmup_steps=warmup_steps,
             traced_steps=traced_steps,
             data=data,
-            on_progress=on_progress,
+            on_progress=show_step,
         )
     tally = account_for_run(recorded)
     save(recorded, tally)
@@ -104,18 +103,16 @@ def run(
     return tally
 
 
-def read_traced_steps(text: str | None, steps: int, warmup_steps: int) -> tuple[int, ...]:
-    """The steps that `--traced-steps` names; raises `InputError` where they are not in the run."""
-    from steptally.run.plan import default_traced_steps
-
+def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
+    """The steps that `--traced-steps` names; None where the choice is left to the launcher."""
     if text is None:
-        return default_traced_steps(steps, warmup_steps)
+        return None
     if text.strip().lower() == "none":
         return ()
     words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() and 1 <= int(word) <= steps for word in words):
+    if not words or not all(word.isdecimal() for word in words):
         raise InputError(
-            f"--traced-steps got {text!r}: name steps from 1 to {steps}, as 6,7; or none."
+            f"--traced-steps got {text!r}: name steps counted from 1, as 6,7; or none."
         )
     return tuple(sorted({int(word) for word in words}))
 

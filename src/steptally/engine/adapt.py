@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptally.engine.availability import EngineParts
+from steptally.engine.stages import virtual_stages
 from steptally.errors import MissingPartError
 from steptally.job import Job
 
@@ -25,7 +26,7 @@ def adapt(job: Job, parts: EngineParts) -> Job:
     >>> adapt(job, parts).recipe.transformer_impl                      # doctest: +SKIP
     'local'
     """
-    for changes in (_layers, _fusions, _as_megatron_lm_derives):
+    for changes in (_layers, _fusions, _activation_fusions, _as_megatron_lm_derives):
         job = _with(job, changes(job, parts))
     return job
 
@@ -69,6 +70,17 @@ def _fusions(job: Job, parts: EngineParts) -> Iterator[Change]:
         yield "apply_rope_fusion", False, "Transformer Engine carries the kernel"
 
 
+def _activation_fusions(job: Job, parts: EngineParts) -> Iterator[Change]:
+    """Fusions of bias and activation for which megatron-core 0.16.1 has no kernel."""
+    architecture = job.architecture
+    names = [name for name in ("bias_gelu_fusion", "bias_swiglu_fusion") if name in job.assumed]
+    if architecture.num_experts is not None and architecture.add_bias_linear:
+        for name in names:
+            yield name, False, "experts with biases have no such kernel"
+    elif "bias_gelu_fusion" in names and (architecture.squared_relu or architecture.quick_geglu):
+        yield "bias_gelu_fusion", False, "this activation has no such kernel"
+
+
 def _as_megatron_lm_derives(job: Job, parts: EngineParts) -> Iterator[Change]:
     """What Megatron-LM's `validate_args` sets from other arguments."""
     architecture, layout, recipe = job.architecture, job.layout, job.recipe
@@ -76,15 +88,8 @@ def _as_megatron_lm_derives(job: Job, parts: EngineParts) -> Iterator[Change]:
         yield "apply_rope_fusion", False, "Megatron-LM: only rope is rotated"
     if recipe.bias_gelu_fusion and not architecture.add_bias_linear:
         yield "bias_gelu_fusion", False, "Megatron-LM: there is no bias"
-    if architecture.squared_relu and "bias_gelu_fusion" in job.assumed:
-        yield "bias_gelu_fusion", False, "there is no fused squared ReLU"
-    interleaved = layout.virtual_pipeline_model_parallel_size or (
-        layout.pipeline_model_parallel_layout
-    )
-    if recipe.overlap_p2p_communication and not interleaved:
+    if recipe.overlap_p2p_communication and virtual_stages(layout) is None:
         yield "overlap_p2p_communication", False, "Megatron-LM: only the interleaved schedule does"
-    if recipe.bf16 and not recipe.accumulate_allreduce_grads_in_fp32:
-        yield "accumulate_allreduce_grads_in_fp32", True, "Megatron-LM: always so with bf16"
 
 
 def _with(job: Job, changes: Iterator[Change] | list[Change]) -> Job:

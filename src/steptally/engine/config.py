@@ -19,10 +19,10 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 
-from steptally.engine.groups import virtual_stages
+from steptally.engine.stages import virtual_stages
 from steptally.job import Architecture, Job
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
 
 
 def transformer_config(job: Job) -> TransformerConfig:
@@ -68,7 +68,10 @@ def optimizer_config(job: Job) -> OptimizerConfig:
         use_distributed_optimizer=recipe.use_distributed_optimizer,
         overlap_param_gather=recipe.overlap_param_gather,
         use_precision_aware_optimizer=recipe.use_precision_aware_optimizer,
-        optimizer_cpu_offload=recipe.optimizer_cpu_offload,
+        main_grads_dtype=DTYPES[recipe.main_grads_dtype],
+        main_params_dtype=DTYPES[recipe.main_params_dtype],
+        exp_avg_dtype=DTYPES[recipe.exp_avg_dtype],
+        exp_avg_sq_dtype=DTYPES[recipe.exp_avg_sq_dtype],
     )
 
 
@@ -86,6 +89,7 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
         "layernorm_epsilon": architecture.norm_epsilon,
         "qk_layernorm": architecture.qk_layernorm,
         "attention_output_gate": architecture.attention_output_gate,
+        "softmax_type": architecture.softmax_type,
         "add_bias_linear": architecture.add_bias_linear,
         # Megatron-LM keeps them in step: all biases include that of QKV.
         "add_qkv_bias": architecture.add_qkv_bias or architecture.add_bias_linear,
@@ -97,7 +101,7 @@ def _activation(architecture: Architecture) -> Callable[..., torch.Tensor]:
         return F.silu
     if architecture.quick_geglu:
         return quick_gelu
-    return squared_relu if architecture.squared_relu else F.gelu
+    return squared_relu if architecture.squared_relu else F.gelu  # geglu: GELU with a gate
 
 
 def _experts(job: Job) -> dict[str, Any]:
@@ -111,12 +115,14 @@ def _experts(job: Job) -> dict[str, Any]:
         "moe_router_topk": architecture.moe_router_topk,
         "moe_ffn_hidden_size": architecture.moe_ffn_hidden_size,
         "moe_shared_expert_intermediate_size": architecture.moe_shared_expert_intermediate_size,
+        "moe_shared_expert_gate": architecture.moe_shared_expert_gate,
         "moe_latent_size": architecture.moe_latent_size,
         "expert_model_parallel_size": layout.expert_model_parallel_size,
         "expert_tensor_parallel_size": layout.expert_tensor_parallel_size,
         "moe_token_dispatcher_type": recipe.moe_token_dispatcher_type,
         "moe_grouped_gemm": recipe.moe_grouped_gemm,
         "moe_permute_fusion": recipe.moe_permute_fusion,
+        "moe_router_dtype": recipe.moe_router_dtype,
         "moe_router_load_balancing_type": recipe.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": recipe.moe_aux_loss_coeff,
         "moe_expert_capacity_factor": recipe.moe_expert_capacity_factor,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
-from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
-from steptally.job import Job, Layout
+from steptally.engine.stages import virtual_stages
+from steptally.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +59,6 @@ def rank_coordinates() -> RankCoordinates:
         ep=parallel_state.get_expert_model_parallel_rank(),
         etp=parallel_state.get_expert_tensor_parallel_rank(),
     )
-
-
-def virtual_stages(layout: Layout) -> int | None:
-    """Model chunks of one pipeline rank; None without interleaving.
-
-    A stated `pipeline_model_parallel_layout` implies it: its stages over the pipeline size.
-    """
-    if layout.pipeline_model_parallel_layout is None:
-        return layout.virtual_pipeline_model_parallel_size
-    stages = PipelineParallelLayerLayout.get_num_stages_from_str(
-        layout.pipeline_model_parallel_layout
-    )
-    chunks: int = stages // layout.pipeline_model_parallel_size
-    return chunks if chunks > 1 else None
 
 
 def seed_this_rank(seed: int) -> None:

@@ -26,7 +26,7 @@ FORMAT = "steptally-machine/1"
 class Samples:
     """One quantity measured several times in one way; every sample is kept.
 
-    `quantity` groups the ways (`matmul fp32`), `case` is one of them (`512 × 512 × 512, A·Bᵀ`),
+    `quantity` groups the ways (`matmul fp32`), `case` is one of them (`n = 512, A·Bᵀ`),
     `unit` is `FLOP/s`, `byte/s` or `s`.
     """
 
@@ -41,26 +41,26 @@ class Samples:
 
     @property
     def best(self) -> float:
-        """The highest rate, or the shortest time: what the machine can do when left alone."""
+        """The highest rate, or the shortest time."""
         return min(self.samples) if self.unit == "s" else max(self.samples)
 
     @property
     def median(self) -> float:
-        """The middle sample."""
+        """The middle sample: the figure that is used."""
         return statistics.median(self.samples)
 
     @property
     def spread(self) -> float:
-        """How far the median is from the best, as a part of the best: 0 on a quiet machine."""
-        return abs(self.best - self.median) / self.best if self.best else 0.0
+        """(best − median) / median, without its sign: small on a quiet machine."""
+        return abs(self.best - self.median) / self.median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """One calibration of one machine.
 
-    `device` holds the best rates: of the whole machine on a CPU (all cores, shared by its ranks),
-    of one GPU under CUDA. `threads` is how many torch used; `created` is in UTC.
+    `device` holds the median of each quantity's best way: of the whole machine on a CPU (all cores,
+    shared by its ranks), of one GPU under CUDA. `threads` computed at once; `created` is in UTC.
     """
 
     machine: Machine
@@ -74,12 +74,12 @@ class Calibration:
     warnings: tuple[str, ...] = ()
 
     def best_of(self, quantity: str) -> Samples | None:
-        """The best way measured for a quantity, e.g. `gloo all_reduce 16 MiB`; None if not done."""
+        """The way with the best median of a quantity (`matmul fp32`); None if not measured."""
         ways = [samples for samples in self.measurements if samples.quantity == quantity]
         if not ways:
             return None
         choose = min if ways[0].unit == "s" else max
-        return choose(ways, key=lambda samples: samples.best)
+        return choose(ways, key=lambda samples: samples.median)
 
     def quantities(self) -> list[str]:
         """What was measured, in order."""

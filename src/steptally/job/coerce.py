@@ -60,7 +60,8 @@ def coerce(setting: Setting, value: object) -> object:
     if value is None or (isinstance(value, str) and value.strip().lower() in WORDS_FOR_NONE):
         if types.NoneType in setting.types:
             return None
-        if "none" not in setting.choices:
+        # As a word, `none` can be a choice (moe_router_load_balancing_type); nothing cannot.
+        if "none" not in setting.choices and (str not in setting.types or not value):
             raise _wrong(setting, value)
     if isinstance(value, str) and any(typing.get_origin(t) is tuple for t in setting.types):
         value = _listed(setting, value)

@@ -18,7 +18,8 @@ class Job:
     `assumed` maps each setting that the source left open to why it has the value it has. `unknown`
     keeps settings that steptally does not know, as they were written; `ignored` those that no
     account depends on (paths, logging, data: `job.options`). `notes` are sentences that a reader
-    of the source owes the user: what it overrode, decided, or finds odd.
+    of the source owes the user: what it overrode, decided, or finds odd. `named_like` is the
+    catalogue's model that the job is named after, whether or not it is built like it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Job:
     unknown: Mapping[str, object] = field(default_factory=dict)
     ignored: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    named_like: str | None = None
 
     @property
     def padded_vocab_size(self) -> int:

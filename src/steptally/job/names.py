@@ -59,10 +59,10 @@ def _own(name: str, value: object) -> tuple[str, object]:
     """The job's name and value for one statement."""
     if name in ALIASES:
         return ALIASES[name], value
-    if name in settings() or name in options_by_name():
-        return name, value
     if name == "share_embeddings_and_output_weights":
         return "untie_embeddings_and_output_weights", not truth(name, value)
+    if name in settings() or name in options_by_name():
+        return name, value
     option = options_by_flag().get(f"--{name.replace('_', '-')}")
     if option is None:
         return name, value
@@ -83,5 +83,5 @@ def parse_overrides(overrides: tuple[str, ...] | list[str]) -> dict[str, object]
         plain = name.strip().lstrip("-").replace("-", "_").rpartition(".")[2]
         if not equals or not plain:
             raise InputError(f"--set got {shown(text)}: it must be name=value, as num_layers=4.")
-        values[plain] = value
+        values[plain] = "none" if value == "None" else value  # unsays what the source states
     return values

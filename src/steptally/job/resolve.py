@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import lcm
 from typing import Any
 
@@ -33,14 +34,15 @@ def job_from_settings(
     name: str = "job",
     source: str = "settings",
     assumed: Mapping[str, str] | None = None,
+    ignored: Mapping[str, object] | None = None,
     notes: Sequence[str] = (),
 ) -> Job:
     """Resolve, complete and check a job.
 
     `values` maps names of Megatron-LM (or Megatron-Core) to what a source states, as text or
-    typed; `assumed` and `notes` are what its reader already has to say. Raises `InputError` for a
-    value of the wrong kind, a missing required one, or a job that Megatron could not run
-    (`job.rules`).
+    typed; `assumed`, `ignored` and `notes` are what its reader already has to say. Raises
+    `InputError` for a value of the wrong kind, a missing required one, or a job that Megatron
+    could not run (`job.rules`).
 
     >>> job = job_from_settings({"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
     ...                          "seq_length": 32, "vocab_size": 128})
@@ -52,7 +54,7 @@ def job_from_settings(
     known = settings()
     stated = {key: coerce(known[key], value) for key, value in derived.items() if key in known}
     stated = {key: value for key, value in stated.items() if value is not None}
-    unknown, ignored = _sort_out({key: v for key, v in derived.items() if key not in known})
+    unknown, harmless = _sort_out({key: v for key, v in derived.items() if key not in known})
     _require(stated, source, unknown)
     filled = dict(assumed or {})
     _complete_architecture(stated, filled)
@@ -67,7 +69,7 @@ def job_from_settings(
         cluster=Cluster(**_part(Cluster, stated, filled)),
         assumed=filled,
         unknown=unknown,
-        ignored=ignored,
+        ignored={**harmless, **(ignored or {})},
         notes=tuple(said),
     )
     check(job)
@@ -99,18 +101,21 @@ def _require(stated: Mapping[str, object], source: str, unknown: Mapping[str, ob
         )
     for name, value in stated.items():
         too_small = isinstance(value, int) and not isinstance(value, bool) and value < 1
-        if name in POSITIVE and too_small:
+        if name in _positive() and too_small:
             raise InputError(f"{name} is {value} in {source}: it must be at least 1.")
         if name.endswith("_per_s") and isinstance(value, float) and value <= 0:
             raise InputError(f"{name} is {value:g} in {source}: it must be more than 0 bytes/s.")
 
 
-POSITIVE = frozenset(
-    field.name
-    for part in (Architecture, Layout, Cluster)
-    for field in dataclasses.fields(part)
-    if field.type in ("int", "int | None", "tuple[int, ...] | int", "tuple[int, ...] | int | None")
-)
+@cache
+def _positive() -> frozenset[str]:
+    """Settings that count something: sizes of the model, the layout and the cluster."""
+    parts = (Architecture, Layout, Cluster)
+    return frozenset(
+        setting.name
+        for setting in settings().values()
+        if setting.part in parts and int in setting.types
+    )
 
 
 def _complete_architecture(stated: dict[str, Any], assumed: dict[str, str]) -> None:
@@ -184,9 +189,7 @@ def _complete_cluster(stated: dict[str, Any], assumed: dict[str, str]) -> None:
         stated["devices_per_node"] = USUAL_DEVICES_PER_NODE
         assumed["devices_per_node"] = f"{USUAL_DEVICES_PER_NODE} (the usual node)"
     if "nodes" not in stated:
-        nodes = -(-stated["world_size"] // stated["devices_per_node"])
-        stated["nodes"] = nodes
-        assumed["nodes"] = f"{nodes} (world_size / devices_per_node)"
+        stated["nodes"] = -(-stated["world_size"] // stated["devices_per_node"])
 
 
 def _part(part: type, stated: Mapping[str, Any], assumed: dict[str, str]) -> dict[str, Any]:

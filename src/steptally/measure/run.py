@@ -139,5 +139,5 @@ def _hosts(manifest: Mapping[str, Any]) -> dict[int, str]:
 def _memory_kind(manifest: Mapping[str, Any]) -> str:
     """What the recorder's peak is of: torch's allocations on a GPU, else the process."""
     rows = manifest.get("ranks") or []
-    on_gpu = any(str(row.get("device", "")).startswith("cuda") for row in rows)
+    on_gpu = any(row.get("device") not in (None, "cpu") for row in rows)
     return "peak allocated on the device" if on_gpu else "peak resident memory of the process"

@@ -10,6 +10,7 @@ from steptally.predict.attention_pairs import full_pairs, visible_pairs
 from steptally.predict.convention import Convention
 from steptally.predict.count import Count
 from steptally.predict.layers import LayerKind
+from steptally.predict.mlp_terms import duplicated_copies
 from steptally.predict.terms import Batch, Term, attention_product_flops, linear_term
 
 CORE_ATTENTION = ("core_attn",)
@@ -55,26 +56,22 @@ def mla_terms(job: Job, kind: LayerKind, batch: Batch, convention: Convention) -
     ]
 
 
-def _mla_query_terms(job: Job, batch: Batch, outputs: int, copies: int) -> list[Term]:
+def _mla_query_terms(job: Job, batch: Batch, outputs: int, copies: Count) -> list[Term]:
     hidden, rank = job.architecture.hidden_size, job.architecture.q_lora_rank
     if rank is None:
-        return [linear_term("linear_q_proj", batch, hidden, outputs)]
+        return [linear_term("linear_q_proj", batch, hidden, outputs, MLA_UP_PROJECTION)]
     return [
         linear_term("linear_q_down_proj", batch, hidden, rank, copies=copies),
         linear_term("linear_q_up_proj", batch, rank, outputs, MLA_UP_PROJECTION),
     ]
 
 
-def mla_down_projection_copies(job: Job) -> int:
+def mla_down_projection_copies(job: Job) -> Count:
     """How many ranks run each down projection whole.
 
-    Transformer Engine's spec duplicates them over tensor parallelism: with sequence parallelism
-    each rank takes its own tokens, without it every rank takes all. The local spec splits them.
+    Transformer Engine's spec duplicates them over tensor parallelism; the local spec splits them.
     """
-    layout = job.layout
-    if job.recipe.transformer_impl == "local" or layout.sequence_parallel:
-        return 1
-    return layout.tensor_model_parallel_size
+    return 1 if job.recipe.transformer_impl == "local" else duplicated_copies(job)
 
 
 def core_attention_terms(

@@ -11,7 +11,7 @@ StepFlops(useful=21258240, executed=22020096)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from steptally.errors import InputError
 from steptally.job import Job
@@ -21,15 +21,14 @@ from steptally.predict.layers import count_layer_kinds, mtp_layer_kinds
 from steptally.predict.model_terms import (
     layer_terms,
     mtp_layer_terms,
-    mtp_output_layer_term,
     output_layer_term,
 )
 from steptally.predict.recompute import (
     recomputed_layers,
-    recomputed_modules,
     recomputed_mtp_layers,
 )
-from steptally.predict.terms import Batch, Term
+from steptally.predict.reruns import selective_reruns
+from steptally.predict.terms import Batch, Term, batch_of
 from steptally.tally import FlopsRow
 
 
@@ -40,12 +39,8 @@ class StepFlops(NamedTuple):
     executed: Count
 
 
-class CountedTerm(NamedTuple):
-    """A term, how many layers have it, and in how many of them it runs again in backward."""
-
-    term: Term
-    layers: int
-    rerun_layers: int
+# A term, how many layers have it, and how often it runs again in backward over all of them.
+CountedTerm: TypeAlias = tuple[Term, int, int]
 
 
 def predict_flops(
@@ -109,6 +104,20 @@ def useful_flops(
     return flops_per_step(job, convention, packed_lengths).useful
 
 
+def matmul_parameters(job: Job) -> int:
+    """Weights that one token is multiplied with: linear layers of active experts, and the LM head.
+
+    What 6N stands for: no embedding lookup, no norm, no bias, no idle expert.
+    """
+    batch = batch_of(1, job.layout.seq_length)
+    weights = sum(
+        layers * term.useful
+        for term, layers, _ in step_terms(job, EXACT_CAUSAL, batch)
+        if not term.name.removeprefix("mtp.").startswith(("core_attention", "mamba.scan"))
+    )
+    return int(weights // (2 * job.layout.seq_length))
+
+
 def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Count:
     """What a convention counts that is no product forward or backward of a term."""
     if convention.formula:
@@ -124,31 +133,34 @@ def _useful_beside_terms(job: Job, convention: Convention, batch: Batch) -> Coun
 
 def step_terms(job: Job, convention: Convention, batch: Batch) -> Iterator[CountedTerm]:
     """Every term of the model: decoder layers by kind, the LM head, and MTP modules."""
-    modules = recomputed_modules(job)
     rerun = recomputed_layers(job)
+    selective = job.layout.recompute_granularity == "selective"
     for kind, layers in count_layer_kinds(job.architecture).items():
+        rerun_layers = rerun.get(kind, 0)
         for term in layer_terms(job, kind, batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, layers, layers if selected else rerun.get(kind, 0))
-    yield CountedTerm(output_layer_term(job, batch), 1, 0)
-    mtp_layers = len(mtp_layer_kinds(job))
-    if mtp_layers:
-        rerun_mtp_layers = recomputed_mtp_layers(job)
-        for term in mtp_layer_terms(job, mtp_layer_kinds(job)[0], batch, convention):
-            selected = not modules.isdisjoint(term.modules)
-            yield CountedTerm(term, mtp_layers, mtp_layers if selected else rerun_mtp_layers)
-        yield CountedTerm(mtp_output_layer_term(job, batch), mtp_layers, 0)
+            again = layers * selective_reruns(job, term.modules) if selective else rerun_layers
+            yield term, layers, again
+    head = output_layer_term(job, batch)
+    yield head, 1, 0
+    modules = job.architecture.mtp_num_layers
+    if not modules:
+        return
+    rerun_layers = recomputed_mtp_layers(job)
+    for term in mtp_layer_terms(job, mtp_layer_kinds(job)[0], batch, convention):
+        again = modules * selective_reruns(job, term.modules) if selective else rerun_layers
+        yield term, modules, again
+    yield Term("mtp.output_layer", *head[1:]), modules, 0
 
 
 def step_batch(job: Job, packed_lengths: Sequence[int] | None = None) -> Batch:
     """The sequences of one step. Raises `InputError` for documents that do not fit in one."""
     seq = job.layout.seq_length
     if packed_lengths is None:
-        return Batch(job.layout.global_batch_size, seq, (seq,))
+        return batch_of(job.layout.global_batch_size, seq)
     if not packed_lengths or min(packed_lengths) < 1 or sum(packed_lengths) > seq:
         raise InputError(
             f"packed lengths {list(packed_lengths)} add to {sum(packed_lengths)} tokens: they are "
             f"the documents of one sequence, at least 1 token each and at most seq_length {seq} "
             f"together."
         )
-    return Batch(job.layout.global_batch_size, seq, tuple(packed_lengths))
+    return batch_of(job.layout.global_batch_size, seq, tuple(packed_lengths))

@@ -11,15 +11,24 @@ from dataclasses import replace
 
 from steptally.job.job import Job
 from steptally.predict.layers import LayerKind
+from steptally.predict.mamba_terms import (
+    CONVOLUTION_WIDTH,
+    mamba_convolution_channels,
+    mamba_heads,
+    mamba_inner_size,
+)
 from steptally.predict.precision import uses_transformer_engine
 from steptally.predict.shard import Shard, column, duplicated, norm, prefixed, row, weight
-
-MAMBA_CONVOLUTION = 4  # MambaMixer's d_conv
 
 
 def layer_shards(job: Job, kind: LayerKind) -> list[Shard]:
     """The parameters of one layer of this kind on one rank."""
-    return [*_mixer_shards(job, kind), *_mlp_shards(job, kind)]
+    hidden = job.architecture.hidden_size
+    shards = [*_mixer_shards(job, kind), *_mlp_shards(job, kind)]
+    if job.architecture.post_layer_norms:  # Gemma 2 and 3, which Megatron-Bridge builds
+        for sublayer, part in (("attention", kind.mixer), ("mlp", kind.mlp)):
+            shards += norm(job, f"post_{sublayer}_layernorm", hidden) if part != "none" else []
+    return shards
 
 
 def _mixer_shards(job: Job, kind: LayerKind) -> list[Shard]:
@@ -41,7 +50,10 @@ def attention_shards(job: Job) -> list[Shard]:
     keys_and_values = 2 * architecture.kv_channels * architecture.num_query_groups
     gate = queries if architecture.attention_output_gate else 0
     bias = architecture.add_bias_linear
+    heads = architecture.num_attention_heads // tp
+    offset = Shard(name="core_attention.softmax_offset", elements=heads)
     shards = [
+        *([offset] if architecture.softmax_type == "learnable" else []),
         *row(job, "linear_proj", queries // tp, hidden, bias=bias),
         *column(
             job,
@@ -151,9 +163,16 @@ def moe_shards(job: Job) -> list[Shard]:
     shards += prefixed("experts", expert_shards(job))
     shared = architecture.moe_shared_expert_intermediate_size
     if shared is not None:
-        tp = job.layout.tensor_model_parallel_size
-        shards += prefixed("shared_experts", mlp_shards(job, hidden, shared, tp, bias=False))
+        shards += prefixed("shared_experts", shared_expert_shards(job, hidden, shared))
     return shards
+
+
+def shared_expert_shards(job: Job, hidden: int, width: int) -> list[Shard]:
+    """The gate, if any, and an MLP that every token goes through."""
+    tp, with_sequence = job.layout.tensor_model_parallel_size, job.layout.sequence_parallel
+    gate = Shard(name="gate_weight", elements=hidden, sequence_parallel=with_sequence)
+    gates = [gate] if job.architecture.moe_shared_expert_gate else []
+    return [*gates, *mlp_shards(job, hidden, width, tp, bias=False)]
 
 
 def expert_shards(job: Job) -> list[Shard]:
@@ -189,18 +208,17 @@ def expert_shards(job: Job) -> list[Shard]:
 def mamba_shards(job: Job) -> list[Shard]:
     """A Mamba-2 mixer: Δ's bias, A, D, input projection, convolution, norm, output projection."""
     architecture, tp = job.architecture, job.layout.tensor_model_parallel_size
-    hidden, head = architecture.hidden_size, architecture.mamba_head_dim
-    heads = architecture.mamba_num_heads or 2 * hidden // head
-    inner = heads * head
+    hidden, inner = architecture.hidden_size, mamba_inner_size(architecture)
+    heads = mamba_heads(architecture)
     states = 2 * architecture.mamba_num_groups * architecture.mamba_state_dim
-    convolved = (inner + states) // tp
+    convolved = mamba_convolution_channels(architecture) // tp
     per_head = [Shard(name=name, elements=heads // tp) for name in ("dt_bias", "A_log", "D")]
     return [
         *per_head,
         *column(
             job, "in_proj", hidden, (2 * inner + states + heads) // tp, bias=False, norm_size=hidden
         ),
-        Shard(name="conv1d.weight", elements=convolved * MAMBA_CONVOLUTION),
+        Shard(name="conv1d.weight", elements=convolved * CONVOLUTION_WIDTH),
         Shard(name="conv1d.bias", elements=convolved),
         Shard(name="norm.weight", elements=inner // tp),
         replace(weight(job, inner // tp * hidden), name="out_proj.weight"),

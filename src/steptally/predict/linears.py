@@ -6,10 +6,11 @@ megatron-core 0.16.1 as in `layer_shards`, and their `forward`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptally.job.job import Job
 from steptally.predict.layers import LayerKind
+from steptally.predict.mamba_terms import mamba_heads, mamba_inner_size
 from steptally.predict.microbatch import gathered_tokens, shard_tokens
 from steptally.predict.precision import uses_transformer_engine
 from steptally.predict.routing import expert_loads
@@ -96,12 +97,12 @@ def mla_linears(job: Job) -> list[Linear]:
 def mamba_linears(job: Job) -> list[Linear]:
     """The input projection (z, x, B, C, Δ) and output projection of a Mamba-2 mixer."""
     architecture, tp = job.architecture, job.layout.tensor_model_parallel_size
-    hidden, head = architecture.hidden_size, architecture.mamba_head_dim
-    heads = architecture.mamba_num_heads or 2 * hidden // head
+    hidden, inner = architecture.hidden_size, mamba_inner_size(architecture)
+    heads = mamba_heads(architecture)
     states = 2 * architecture.mamba_num_groups * architecture.mamba_state_dim
     return [
-        _column(job, "mamba.in_proj", hidden, (2 * heads * head + states + heads) // tp),
-        _row(job, "mamba.out_proj", heads * head // tp, hidden),
+        _column(job, "mamba.in_proj", hidden, (2 * inner + states + heads) // tp),
+        _row(job, "mamba.out_proj", inner // tp, hidden),
     ]
 
 
@@ -136,6 +137,9 @@ def moe_linears(job: Job) -> list[Linear]:
     if shared is not None:
         again = ("moe", "shared_experts")
         found += _mlp(job, "shared_experts.", hidden, shared, again)
+        if architecture.moe_shared_expert_gate:
+            gate = _duplicated("shared_experts.gate", tokens, hidden, 1, again)
+            found.append(replace(gate, precision="high"))
     return found
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from steptally.job import Job
 from steptally.predict.count import Count
+from steptally.predict.routing import expert_loads
 from steptally.predict.terms import Batch, Term, linear_flops, linear_term
 
 DENSE_MLP = ("mlp",)
@@ -47,7 +46,7 @@ def moe_terms(job: Job, batch: Batch) -> list[Term]:
     """
     architecture = job.architecture
     hidden, experts = architecture.hidden_size, architecture.num_experts or 0
-    copies = 1 if job.layout.sequence_parallel else job.layout.tensor_model_parallel_size
+    copies = duplicated_copies(job)
     return [
         linear_term("router", batch, hidden, experts, MOE, copies),
         *_latent_terms(job, batch, copies),
@@ -56,7 +55,17 @@ def moe_terms(job: Job, batch: Batch) -> list[Term]:
     ]
 
 
-def _latent_terms(job: Job, batch: Batch, copies: int) -> list[Term]:
+def duplicated_copies(job: Job) -> Count:
+    """How many ranks run a layer that tensor parallelism does not split, on the same tokens.
+
+    With sequence parallelism each rank takes its own tokens: 1; without it tp. (In arithmetic, for
+    arrays of layouts.)
+    """
+    tp = job.layout.tensor_model_parallel_size
+    return tp - (tp - 1) * job.layout.sequence_parallel
+
+
+def _latent_terms(job: Job, batch: Batch, copies: Count) -> list[Term]:
     hidden, latent = job.architecture.hidden_size, job.architecture.moe_latent_size
     if latent is None:
         return []
@@ -91,27 +100,19 @@ def expert_width(job: Job) -> int:
 def executed_expert_slots(job: Job, batch: Batch) -> Count:
     """Rows that the routed experts of one layer multiply in a step, over all ranks.
 
-    Without a capacity factor: each token's `moe_router_topk` slots, none dropped. With one, each
-    rank gives every expert at most ⌈t·k/E · factor⌉ of its t tokens (`get_capacity` in
-    megatron-core): all of those slots are computed with `moe_pad_expert_input_to_capacity`; without
-    it only the filled ones, counted here for balanced routing.
+    Each token's `moe_router_topk` slots, unless a capacity factor drops or pads them, or FP8 pads
+    the rows of each expert (`predict.routing`, which takes routing to be balanced).
     """
-    architecture, layout = job.architecture, job.layout
-    slots = batch.tokens * architecture.moe_router_topk
-    factor = job.recipe.moe_expert_capacity_factor
-    if factor is None:
-        return slots
-    experts = architecture.num_experts or 1
-    split = layout.context_parallel_size
-    if layout.sequence_parallel:
-        split *= layout.tensor_model_parallel_size
-    tokens_per_rank = layout.micro_batch_size * batch.seq // split
-    capacity = ceil(tokens_per_rank * architecture.moe_router_topk / experts * factor)
-    padded = batch.tokens // tokens_per_rank * capacity * experts
-    return padded if job.recipe.moe_pad_expert_input_to_capacity else min(padded, slots)
+    recipe, layout = job.recipe, job.layout
+    if recipe.moe_expert_capacity_factor is None and recipe.fp8 is None:
+        return batch.tokens * job.architecture.moe_router_topk
+    rows = sum(load.experts * load.rows for load in expert_loads(job))
+    ranks = layout.world_size // layout.pipeline_model_parallel_size
+    # The etp ranks of one expert each multiply all of its rows, by their part of its width.
+    return rows * ranks * layout.num_microbatches // layout.expert_tensor_parallel_size
 
 
-def _shared_expert_terms(job: Job, batch: Batch, copies: int) -> list[Term]:
+def _shared_expert_terms(job: Job, batch: Batch, copies: Count) -> list[Term]:
     architecture = job.architecture
     hidden, width = architecture.hidden_size, architecture.moe_shared_expert_intermediate_size
     if width is None:

@@ -39,15 +39,8 @@ def mtp_layer_terms(job: Job, kind: LayerKind, batch: Batch, convention: Convent
     megatron-core 0.16.1, whose full recomputation runs projection and layer again.
     """
     hidden = job.architecture.hidden_size
+    layer = layer_terms(job, kind, batch, convention)
     return [
         linear_term("mtp.eh_proj", batch, 2 * hidden, hidden),
-        *(
-            term._replace(name=f"mtp.{term.name}")
-            for term in layer_terms(job, kind, batch, convention)
-        ),
+        *(Term(f"mtp.{term.name}", *term[1:]) for term in layer),
     ]
-
-
-def mtp_output_layer_term(job: Job, batch: Batch) -> Term:
-    """The LM head once more, for the token that a multi-token-prediction module predicts."""
-    return output_layer_term(job, batch)._replace(name="mtp.output_layer")

@@ -6,12 +6,34 @@ token passes through: of the routed experts, `moe_router_topk`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from steptally.job import Architecture, Job
-from steptally.predict.layers import LayerKind, count_layer_kinds
+from steptally.predict.layer_parameters import Tensor, layer_parameters, whole
+from steptally.predict.layers import count_layer_kinds, mtp_layer_kinds
+from steptally.predict.parameter_counts import linear_parameters, norm_parameters
 from steptally.tally import ParametersRow
 
 # The rows that hold a vector for each token of the vocabulary or each position.
 EMBEDDINGS = ("embedding.word_embeddings", "embedding.position_embeddings", "output_layer")
+
+
+class ModelSize(NamedTuple):
+    """Sums over the parameters of a model."""
+
+    total: int
+    active: int
+    embedding: int
+
+
+def model_size(job: Job) -> ModelSize:
+    """Parameters in all, active for one token, and those that are embeddings or LM head."""
+    rows = predict_parameters(job)
+    return ModelSize(
+        total=sum(row.count for row in rows),
+        active=sum(row.active for row in rows),
+        embedding=sum(row.count for row in rows if row.name in EMBEDDINGS),
+    )
 
 
 def predict_parameters(job: Job) -> list[ParametersRow]:
@@ -25,74 +47,50 @@ def predict_parameters(job: Job) -> list[ParametersRow]:
     58304
     """
     architecture = job.architecture
-    totals: dict[str, tuple[int, int]] = dict(_embeddings(job))
+    tensors = _embeddings(job)
     for kind, layers in count_layer_kinds(architecture).items():
-        for name, count, active in _layer(architecture, kind):
-            total, total_active = totals.get(name, (0, 0))
-            totals[name] = (total + layers * count, total_active + layers * active)
-    norm = norm_parameters(architecture, architecture.hidden_size)
-    totals["final_layernorm"] = (norm, norm)
+        tensors += [tensor.times(layers) for tensor in layer_parameters(architecture, kind)]
+    tensors.append(
+        whole("final_layernorm", norm_parameters(architecture, architecture.hidden_size))
+    )
+    tensors += _mtp(job)
     if architecture.untie_embeddings_and_output_weights:
-        head = job.padded_vocab_size * architecture.hidden_size
-        totals["output_layer"] = (head, head)
+        tensors.append(whole("output_layer", job.padded_vocab_size * architecture.hidden_size))
+    return _rows(tensors)
+
+
+def _rows(tensors: list[Tensor]) -> list[ParametersRow]:
+    totals: dict[str, tuple[int, int]] = {}
+    for tensor in tensors:
+        count, active = totals.get(tensor.name, (0, 0))
+        totals[tensor.name] = (count + tensor.size, active + tensor.active)
     return [
         ParametersRow(name=name, count=count, active=active)
         for name, (count, active) in totals.items()
     ]
 
 
-def linear_parameters(inputs: int, outputs: int, bias: bool) -> int:
-    """i·o weights, and o biases where there are any."""
-    return inputs * outputs + (outputs if bias else 0)
-
-
-def norm_parameters(architecture: Architecture, channels: int) -> int:
-    """A gain for each channel, and a shift where the norm is a LayerNorm; L2Norm has neither."""
-    per_channel = {"LayerNorm": 2, "RMSNorm": 1, "L2Norm": 0}[architecture.normalization]
-    return per_channel * channels
-
-
-def _embeddings(job: Job) -> dict[str, tuple[int, int]]:
+def _embeddings(job: Job) -> list[Tensor]:
     architecture = job.architecture
-    words = job.padded_vocab_size * architecture.hidden_size
-    found = {"embedding.word_embeddings": (words, words)}
+    found = [whole("embedding.word_embeddings", job.padded_vocab_size * architecture.hidden_size)]
     if architecture.position_embedding_type == "learned_absolute":
         length = architecture.max_position_embeddings or job.layout.seq_length
-        positions = length * architecture.hidden_size
-        found["embedding.position_embeddings"] = (positions, positions)
+        found.append(whole("embedding.position_embeddings", length * architecture.hidden_size))
     return found
 
 
-def _layer(architecture: Architecture, kind: LayerKind) -> list[tuple[str, int, int]]:
-    """(name, parameters, active parameters) of one layer's tensors."""
-    rows = [*_attention(architecture), *_dense_mlp(architecture)]
-    return [(name, count, count) for name, count in rows]
-
-
-def _attention(architecture: Architecture) -> list[tuple[str, int]]:
-    hidden, channels = architecture.hidden_size, architecture.kv_channels
-    queries = architecture.query_projection_size
-    outputs = queries + 2 * channels * architecture.num_query_groups
-    if architecture.attention_output_gate:
-        outputs += queries
-    qkv_bias = architecture.add_bias_linear or architecture.add_qkv_bias
-    rows = [
-        ("input_layernorm", norm_parameters(architecture, hidden)),
-        ("linear_qkv", linear_parameters(hidden, outputs, qkv_bias)),
-        ("linear_proj", linear_parameters(queries, hidden, architecture.add_bias_linear)),
-    ]
-    if architecture.qk_layernorm:
-        rows.append(("q_layernorm", norm_parameters(architecture, channels)))
-        rows.append(("k_layernorm", norm_parameters(architecture, channels)))
-    return rows
-
-
-def _dense_mlp(architecture: Architecture) -> list[tuple[str, int]]:
-    hidden, width = architecture.hidden_size, architecture.ffn_hidden_size
-    bias = architecture.add_bias_linear
-    up = 2 * width if architecture.gated_linear_unit else width
-    return [
-        ("pre_mlp_layernorm", norm_parameters(architecture, hidden)),
-        ("linear_fc1", linear_parameters(hidden, up, bias)),
-        ("linear_fc2", linear_parameters(width, hidden, bias)),
-    ]
+def _mtp(job: Job) -> list[Tensor]:
+    """Multi-token prediction: two norms, the projection of both inputs, a layer, a norm."""
+    architecture: Architecture = job.architecture
+    hidden, tensors = architecture.hidden_size, []
+    for kind in mtp_layer_kinds(job):
+        norm = norm_parameters(architecture, hidden)
+        tensors += [
+            whole("mtp.norms", 3 * norm),
+            whole("mtp.eh_proj", linear_parameters(2 * hidden, hidden, bias=False)),
+        ]
+        tensors += [
+            tensor._replace(name=f"mtp.{tensor.name}")
+            for tensor in layer_parameters(architecture, kind)
+        ]
+    return tensors

@@ -6,15 +6,32 @@ from collections.abc import Mapping
 
 from steptally.job.job import Job
 
-ELEMENT_BYTES: Mapping[str, int] = {
-    "bool": 1,
-    "fp8": 1,
-    "bf16": 2,
-    "fp16": 2,
-    "fp32": 4,
-    "fp64": 8,
-    "int64": 8,
+ELEMENT_BITS: Mapping[str, int] = {
+    "fp4": 4,
+    "bool": 8,
+    "fp8": 8,
+    "mxfp8": 8,
+    "bf16": 16,
+    "fp16": 16,
+    "fp32": 32,
+    "fp64": 64,
+    "int64": 64,
 }
+
+
+# Whole bytes, for the dtypes that have them.
+ELEMENT_BYTES: Mapping[str, int] = {
+    dtype: bits // 8 for dtype, bits in ELEMENT_BITS.items() if bits % 8 == 0
+}
+
+
+def size_bytes(elements: int, dtype: str) -> int:
+    """Bytes of a tensor; scales of block-scaled formats are not counted.
+
+    >>> size_bytes(3, "bf16")
+    6
+    """
+    return -(-elements * ELEMENT_BITS[dtype] // 8)
 
 
 def gradient_dtype(job: Job) -> str:

@@ -33,8 +33,8 @@ class Product:
     """`calls` equal batched products of one micro-batch of one layer.
 
     `flops` of one call: 2·m·n·k·batch, or fewer where a kernel skips masked pairs. `cuts` names the
-    parallel axis that made each dimension smaller. `fused` products share one kernel, whose scores
-    never reach memory. `precision` as in `Linear`.
+    parallel axis that made each dimension smaller. `on_chip` names the operand (A, B or C) that a
+    fused attention kernel never writes to memory: the scores. `precision` as in `Linear`.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Product:
     calls: int
     flops: int
     cuts: str = ""
-    fused: bool = False
+    on_chip: str = ""
     precision: str = "linear"
     modules: tuple[str, ...] = ()
 
@@ -93,16 +93,17 @@ def attention_products(job: Job, kind: LayerKind, rank: int) -> list[Product]:
     fused = attention_kernel(job) != UNFUSED
     pairs = rank_pairs(job, kind, rank) if fused else queries * keys
     score, value = query_channels, value_channels
+    # Name, phase, m × n × k, channels of its FLOPs, and which operand holds scores.
     shapes = [
-        ("qk", FORWARD, (queries, keys, score), score),
-        ("pv", FORWARD, (queries, value, keys), value),
-        ("pv", DGRAD, (queries, keys, value), value),
-        ("pv", DGRAD, (keys, value, queries), value),
-        ("qk", DGRAD, (queries, score, keys), score),
-        ("qk", DGRAD, (score, keys, queries), score),
+        ("qk", FORWARD, (queries, keys, score), score, "C"),
+        ("pv", FORWARD, (queries, value, keys), value, "A"),
+        ("pv", DGRAD, (queries, keys, value), value, "C"),
+        ("pv", DGRAD, (keys, value, queries), value, "A"),
+        ("qk", DGRAD, (queries, score, keys), score, "A"),
+        ("qk", DGRAD, (score, keys, queries), score, "B"),
     ]
     if fused:
-        shapes.append(("qk", DGRAD, (queries, keys, score), score))
+        shapes.append(("qk", DGRAD, (queries, keys, score), score, "C"))
     batch = job.layout.micro_batch_size * heads
     return [
         Product(
@@ -115,11 +116,11 @@ def attention_products(job: Job, kind: LayerKind, rank: int) -> list[Product]:
             calls=1,
             flops=2 * pairs * batch * channels,
             cuts=_attention_cuts(job),
-            fused=fused,
+            on_chip=scores if fused else "",
             precision="high",
             modules=CORE_ATTENTION,
         )
-        for name, phase, (m, n, k), channels in shapes
+        for name, phase, (m, n, k), channels, scores in shapes
     ]
 
 

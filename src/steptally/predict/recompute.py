@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from steptally.errors import InputError
 from steptally.job import Job
-from steptally.predict.layers import LayerKind, count_layer_kinds, layer_kinds, mtp_layer_kinds
+from steptally.predict.layers import LayerKind, count_layer_kinds, layer_kinds
 from steptally.predict.stages import model_chunks
 
 
@@ -50,5 +50,5 @@ def recomputed_mtp_layers(job: Job) -> int:
     """How many MTP modules run again: all with `uniform`, none with `block` (not supported)."""
     layout = job.layout
     if layout.recompute_granularity == "full" and layout.recompute_method == "uniform":
-        return len(mtp_layer_kinds(job))
+        return job.architecture.mtp_num_layers or 0
     return 0

@@ -49,22 +49,25 @@ class Term(NamedTuple):
 class Batch(NamedTuple):
     """The tokens of a step: `sequences` of `seq` tokens each, filled by documents of `lengths`.
 
-    Padding after the last document is executed and of no use.
+    Padding after the last document is executed and of no use: `tokens` go through every linear
+    layer, `useful_tokens` are those of documents. `batch_of` makes one.
     """
 
     sequences: Count
     seq: int
     lengths: Sequence[int]
+    tokens: Count
+    useful_tokens: Count
 
-    @property
-    def tokens(self) -> Count:
-        """Tokens that go through every linear layer, padding included."""
-        return self.sequences * self.seq
 
-    @property
-    def useful_tokens(self) -> Count:
-        """Tokens of documents."""
-        return self.sequences * sum(self.lengths)
+def batch_of(sequences: Count, seq: int, lengths: Sequence[int] | None = None) -> Batch:
+    """A batch of sequences that each hold the same documents; None: one document fills each.
+
+    >>> batch_of(2, 8, (4, 3)).useful_tokens
+    14
+    """
+    filled = lengths if lengths is not None else (seq,)
+    return Batch(sequences, seq, filled, sequences * seq, sequences * sum(filled))
 
 
 def linear_term(
@@ -73,7 +76,7 @@ def linear_term(
     inputs: Count,
     outputs: Count,
     modules: tuple[str, ...] = (),
-    copies: int = 1,
+    copies: Count = 1,
 ) -> Term:
     """A linear layer that every token goes through once; `copies` ranks each run the whole of it.
 

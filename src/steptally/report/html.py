@@ -55,6 +55,8 @@ def _page(tally: Tally) -> dict[str, Any]:
         "cards": [_figure(key, figure) for key, figure in headlines(tally)],
         "figures": [_figure(key, figure) for key, figure in ordered_figures(tally)],
         "agreements": executed_flops_agreement(tally),
+        "time_basis": printable(tally.basis_of("time")),
+        "steps_basis": printable(tally.basis_of("steps")),
         "bars": bars_chart(rank_bars(tally)),
         "steps": steps_plot(points),
         "loss": loss_plot(losses(points)),

@@ -142,14 +142,14 @@ def _recipe(job: Mapping[str, Any]) -> str:
 
 
 def _assumed(job: Mapping[str, Any]) -> str:
-    """Derived settings by name; Megatron's plain defaults as a count."""
+    """Derived settings with their values; Megatron's plain defaults as a count."""
     entries = _listed(job, "assumed")
     plain = [entry for entry in entries if entry.endswith("(Megatron's default)")]
     derived = [_name_and_reason(entry) for entry in entries if entry not in plain]
-    words = [f"{name} = {reason}" for name, reason in derived]
+    words = [f"{name} = {reason.partition(' (')[0]}" for name, reason in derived]
     if plain:
-        words.append(f"{len(plain)} settings at Megatron's own defaults")
-    return printable("; ".join(words))
+        words.append(f"{len(plain)} at Megatron's own defaults")
+    return printable(" · ".join(words))
 
 
 def _name_and_reason(entry: str) -> tuple[str, str]:

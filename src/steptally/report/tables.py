@@ -4,39 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
+from steptally.report.memory_tables import (
+    memory_changes_table,
+    memory_peaks_table,
+    memory_table,
+)
 from steptally.report.quantity import printable, quantity, ranges
+from steptally.report.table import NOTHING, Table
 from steptally.tally import (
+    ConventionRow,
     FlopsRow,
     GemmRow,
-    MemoryRow,
+    GroupRow,
+    LoggedRow,
+    LossRow,
     ParametersRow,
     Tally,
     TrafficRow,
 )
-
-# Stands in a cell that has nothing to say.
-NOTHING = "–"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Columns and rows of text; the first `text_columns` are words, the others numbers.
-
-    Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown.
-    """
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    text_columns: int
-    rows: tuple[tuple[str, ...], ...]
-    headings: tuple[str, ...] = ()
-    total: tuple[str, ...] = ()
-    left_out: int = 0
 
 
 def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
@@ -77,6 +65,76 @@ def flops_table(rows: Sequence[FlopsRow]) -> Table:
     )
 
 
+def elementwise_table(rows: Sequence[FlopsRow]) -> Table:
+    """Arithmetic that is no matrix product."""
+    return Table(
+        title="Elementwise arithmetic",
+        note="of one optimizer step, over all ranks, forward and backward; in no MFU",
+        columns=("kind", "FLOPs"),
+        text_columns=1,
+        rows=tuple((printable(row.name), _flops(row.useful)) for row in rows),
+        total=("total", _flops(sum(row.useful for row in rows))),
+    )
+
+
+def conventions_table(rows: Sequence[ConventionRow]) -> Table:
+    """The same step as others count it."""
+    return Table(
+        title="As others count it",
+        note="useful FLOPs of the same step; difference from the exact count",
+        columns=("convention", "source", "useful", "difference"),
+        text_columns=2,
+        rows=tuple(
+            (
+                printable(row.name),
+                printable(row.source),
+                quantity(row.useful, "FLOP").removesuffix(" FLOP"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def logged_table(rows: Sequence[LoggedRow]) -> Table:
+    """Which convention makes the FLOP/s that a log prints."""
+    return Table(
+        title="Which convention reproduces the log",
+        note="per device, medians over the steady iterations",
+        columns=("convention", "counted", "logged", "difference"),
+        text_columns=1,
+        rows=tuple(
+            (
+                printable(row.name),
+                quantity(row.counted_flops_per_s, "FLOP/s"),
+                quantity(row.logged_flops_per_s, "FLOP/s"),
+                f"{100 * row.difference:+.2f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def loss_table(rows: Sequence[LossRow]) -> Table:
+    """What each loss cost: what MFU does not say."""
+    return Table(
+        title="Loss against tokens, wall time and FLOPs",
+        note="tokens consumed; wall time is the sum of step times, without downtime",
+        columns=("iteration", "loss", "tokens", "wall time", "useful FLOPs"),
+        text_columns=0,
+        rows=tuple(
+            (
+                f"{row.iteration:,}",
+                f"{row.loss:.4g}",
+                f"{row.tokens:,}",
+                quantity(row.wall_time_s, "s"),
+                quantity(row.useful_flops, "FLOP").removesuffix(" FLOP"),
+            )
+            for row in rows
+        ),
+    )
+
+
 def parameters_table(rows: Sequence[ParametersRow]) -> Table:
     """Parameters by kind of tensor."""
 
@@ -96,21 +154,34 @@ def parameters_table(rows: Sequence[ParametersRow]) -> Table:
 def gemms_table(rows: Sequence[GemmRow]) -> Table:
     """Matrix products by shape, the most FLOPs first; equal ones of several ranks are one line."""
     merged = sorted(_merged(rows), key=lambda pair: -pair[0].flops)
+    words = ("ranks", "dtype", "bound by", "cut by", "misaligned", "helped by", "tile")
     return Table(
         title="Matrix products",
         note="C[m,n] = A[m,k] · B[k,n]; calls and FLOPs are of one step of each rank named",
-        columns=("product", "phase", "ranks", "bound by", "m × n × k", "batch", "calls", "FLOPs"),
-        text_columns=4,
+        columns=(
+            *("product", "phase", *words, "m × n × k", "batch"),
+            *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
+        ),
+        text_columns=2 + len(words),
         rows=tuple(
             (
                 printable(row.name),
                 printable(row.phase),
                 ranks,
+                printable(row.dtype or NOTHING),
                 printable(row.bound or NOTHING),
+                printable(row.cuts or NOTHING),
+                printable(row.misaligned or NOTHING),
+                printable(row.restore or NOTHING),
+                printable(row.tile or NOTHING),
                 " × ".join(f"{size:,}" for size in (row.m, row.n, row.k)),
                 f"{row.batch:,}",
                 f"{row.calls:,}",
                 _flops(row.flops),
+                _or_nothing(row.intensity, ""),
+                _or_nothing(row.waves, ""),
+                _or_nothing(row.tail_efficiency, "1"),
+                _or_nothing(row.efficiency, "1"),
             )
             for row, ranks in merged
         ),
@@ -122,56 +193,80 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
     merged = sorted(_merged(rows), key=lambda pair: (pair[0].group, pair[0].group_size))
     return Table(
         title="Communication by process group",
-        note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
-        columns=("collective", "phase", "ranks", "scope", "calls", "bytes a call", "in all"),
-        text_columns=4,
+        note="as each rank named sees one step; bytes are of the full tensor; sent: on the wire",
+        columns=(
+            *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
+            *("calls", "bytes a call", "in all", "sent", "by network"),
+        ),
+        text_columns=7,
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (
                 printable(row.collective),
+                printable(row.name or NOTHING),
                 printable(row.phase),
                 ranks,
                 printable(row.scope or NOTHING),
+                printable(row.dtype or NOTHING),
+                _overlap(row),
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
-                quantity(row.calls_per_step * row.bytes_per_call, "byte"),
+                quantity(_bytes_per_step(row), "byte"),
+                _or_nothing(row.sent_bytes_per_step, "byte"),
+                _or_nothing(row.network_bytes_per_step, "byte"),
             )
             for row, ranks in merged
         ),
     )
 
 
-def memory_table(rows: Sequence[MemoryRow]) -> Table:
-    """Bytes by lifetime and kind, from the rank that has least to the one that has most."""
-    by_kind: dict[tuple[str, str], list[MemoryRow]] = defaultdict(list)
-    for row in rows:
-        by_kind[row.lifetime, row.name].append(row)
+def _overlap(row: TrafficRow) -> str:
+    """Whether the job hides it, and if not the setting that would."""
+    if row.overlapped is None:
+        return NOTHING
+    flag = f": {row.overlap_flag}" if row.overlap_flag and not row.overlapped else ""
+    return quantity(row.overlapped, "") + printable(flag)
 
-    def line(lifetime: str, name: str, ranks: list[MemoryRow]) -> tuple[str, ...]:
-        least, most = min(ranks, key=_bytes), max(ranks, key=_bytes)
-        sizes = (quantity(least.bytes, "byte"), quantity(most.bytes, "byte"))
-        return (printable(lifetime), printable(name), *sizes, str(most.rank))
 
+def groups_table(rows: Sequence[GroupRow]) -> Table:
+    """Process groups by name and members, each once."""
+    groups = dict.fromkeys((row.group, row.ranks, row.scope, row.nodes) for row in rows)
     return Table(
-        title="Memory",
-        note="of one rank; kinds of different lifetimes do not add up",
-        columns=("lifetime", "kind", "least", "most", "on rank"),
-        text_columns=2,
-        rows=tuple(line(lifetime, name, ranks) for (lifetime, name), ranks in by_kind.items()),
+        title="Process groups",
+        note="ranks in the order of their numbers",
+        columns=("group", "ranks", "scope", "size", "nodes"),
+        text_columns=3,
+        rows=tuple(
+            (printable(group), ranges(ranks), printable(scope), f"{len(ranks):,}", f"{nodes:,}")
+            for group, ranks, scope, nodes in groups
+        ),
     )
 
 
 DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
     "traffic": traffic_table,
+    "groups": groups_table,
     "flops": flops_table,
+    "elementwise": elementwise_table,
+    "logged": logged_table,
+    "loss": loss_table,
+    "conventions": conventions_table,
     "gemms": gemms_table,
     "parameters": parameters_table,
+    "memory_changes": memory_changes_table,
+    "memory_peaks": memory_peaks_table,
     "memory": memory_table,
 }
 
 
-def _bytes(row: MemoryRow) -> int:
-    return row.bytes
+def _bytes_per_step(row: TrafficRow) -> int:
+    if row.bytes_per_step is not None:
+        return row.bytes_per_step
+    return row.calls_per_step * row.bytes_per_call
+
+
+def _or_nothing(value: float | None, unit: str) -> str:
+    return NOTHING if value is None else quantity(value, unit)
 
 
 def _flops(number: int) -> str:
@@ -202,25 +297,25 @@ def _shortened(table: Table, most_rows: int) -> Table:
 
 
 def _without_constant_columns(table: Table) -> Table:
-    """Leave out each column of words that says the same in every row, and say it once instead."""
-    said_once = {
-        place: table.rows[0][place]
-        for place in range(1, table.text_columns)
-        if len(table.rows) > 1 and len({row[place] for row in table.rows}) == 1
-    }
+    """Leave out columns that say nothing, and say once what a column of words repeats."""
+    dropped, said_once = set(), []
+    for place, values in enumerate(zip(*table.rows, strict=True)):
+        if place == 0 or len(set(values)) > 1:
+            continue
+        if values[0] == NOTHING:
+            dropped.add(place)
+        elif place < table.text_columns and len(values) > 1:
+            dropped.add(place)
+            said_once.append(f"{table.columns[place]} {values[0]}")
 
     def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(cell for place, cell in enumerate(cells) if place not in said_once)
+        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
 
-    words = [f"{table.columns[place]} {value}" for place, value in said_once.items()]
-    known = [word for word in words if not word.endswith(NOTHING)]
     return replace(
         table,
-        note="; ".join(
-            (table.note, f"in every row: {', '.join(known)}") if known else (table.note,)
-        ),
+        note=table.note + (f"; in every row: {', '.join(said_once)}" if said_once else ""),
         columns=kept(table.columns),
-        text_columns=table.text_columns - len(said_once),
+        text_columns=sum(place not in dropped for place in range(table.text_columns)),
         rows=tuple(kept(row) for row in table.rows),
         total=kept(table.total),
     )

@@ -7,8 +7,11 @@ readable in a log file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -19,7 +22,9 @@ from steptally.report.labels import label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
 from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
-from steptally.report.tables import Table, account_tables
+from steptally.report.table import Table
+from steptally.report.tables import account_tables
+from steptally.report.terminal_memory import print_memory
 from steptally.report.terminal_steps import (
     print_heading,
     print_losses,
@@ -31,21 +36,26 @@ from steptally.tally import Figure, Tally
 # From this width a figure's convention stands beside it; below, in a numbered note.
 WIDTH_FOR_NOTES_BESIDE = 110
 MOST_ROWS = 16
+COLUMN_GAP = 2
 
 
-def print_tally(tally: Tally, console: Console | None = None) -> None:
+def print_tally(
+    tally: Tally, console: Console | None = None, *, most_rows: int = MOST_ROWS
+) -> None:
     """Print a tally, whole or in part: accounts that are missing are left out.
 
-    Without a console, prints to standard output in the terminal's own width.
+    Without a console, prints to standard output in the terminal's own width. Of each account at
+    most `most_rows` rows are shown.
     """
     console = console or Console()
     _print_job(tally, console)
     _print_figures(tally, console)
-    print_rank_bars(rank_bars(tally), console)
-    points = step_points(tally)
-    print_steps(points, console)
-    print_losses(losses(points), console)
-    for table in account_tables(tally, most_rows=MOST_ROWS):
+    print_rank_bars(rank_bars(tally), tally.basis_of("time"), console)
+    points, basis = step_points(tally), tally.basis_of("steps")
+    print_steps(points, basis, console)
+    print_losses(losses(points), basis, console)
+    print_memory(tally, console)
+    for table in account_tables(tally, most_rows=most_rows):
         _print_table(table, console)
     _print_messages("Warnings", "!", tally.warnings, "yellow", console)
     _print_messages("Refused: not known, and how to supply it", "×", tally.refusals, "red", console)
@@ -119,24 +129,54 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
 
 def _print_table(table: Table, console: Console) -> None:
     print_heading(table.title, table.note, console)
-    drawn = _plain_table(show_footer=bool(table.total))
+    if not table.headings:
+        console.print(_drawn(table, table.rows))
+    else:
+        _print_under_headings(table, console)
+    if table.left_out:
+        console.print(Text(f"{table.left_out} more rows: see --json or --html", style="dim"))
+
+
+def _print_under_headings(table: Table, console: Console) -> None:
+    """One table a heading, since a row cannot span the columns; all with the same widths."""
+    indented = [(f"  {row[0]}", *row[1:]) for row in table.rows]
+    widths = [max(map(cell_len, column)) for column in zip(table.columns, *indented, strict=True)]
+    _narrow(widths, table.text_columns, console.width - COLUMN_GAP * (len(widths) - 1))
+    console.print(_drawn(table, [], widths=widths))
+    sections = groupby(zip(table.headings, indented, strict=True), key=itemgetter(0))
+    for heading, rows in sections:
+        console.print(Text(heading, style="bold"))
+        console.print(_drawn(table, [row for _, row in rows], widths=widths, header=False))
+
+
+def _narrow(widths: list[int], text_columns: int, available: int) -> None:
+    """Take from the widest column of words until all fit: words can fold, numbers should not."""
+    while sum(widths) > available:
+        widest = max(range(text_columns), key=widths.__getitem__)
+        if widths[widest] == 1:
+            return
+        widths[widest] -= 1
+
+
+def _drawn(
+    table: Table,
+    rows: Sequence[tuple[str, ...]],
+    *,
+    widths: Sequence[int] = (),
+    header: bool = True,
+) -> RichTable:
+    drawn = _plain_table(header=header, footer=bool(table.total))
     for place, column in enumerate(table.columns):
         drawn.add_column(
             Text(column),
             footer=Text(table.total[place]) if table.total else "",
             justify="left" if place < table.text_columns else "right",
             overflow="fold",
+            width=widths[place] if widths else None,
         )
-    above = ""
-    for place, row in enumerate(table.rows):
-        if table.headings and table.headings[place] != above:
-            above = table.headings[place]
-            drawn.add_row(Text(above, style="bold"))
-        indent = "  " if table.headings else ""
-        drawn.add_row(Text(indent + row[0]), *(Text(cell) for cell in row[1:]))
-    console.print(drawn)
-    if table.left_out:
-        console.print(Text(f"{table.left_out} more rows: see --json or --html", style="dim"))
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
 
 
 def _print_messages(
@@ -157,12 +197,13 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}" if number else ""
 
 
-def _plain_table(*, show_footer: bool = False) -> RichTable:
+def _plain_table(*, header: bool = True, footer: bool = False) -> RichTable:
     return RichTable(
         box=box.SIMPLE_HEAD,
         header_style="dim",
         footer_style="bold",
-        show_footer=show_footer,
+        show_header=header,
+        show_footer=footer,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,

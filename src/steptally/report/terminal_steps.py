@@ -10,7 +10,7 @@ from rich.text import Text
 
 from steptally.report.curve import braille_curve, column_heights
 from steptally.report.glyphs import cells, signs
-from steptally.report.quantity import duration, share
+from steptally.report.quantity import duration, printable, share
 from steptally.report.rank_bars import (
     Part,
     RankBar,
@@ -40,22 +40,23 @@ def print_heading(title: str, note: str, console: Console) -> None:
         console.print(Text(note, style="dim"))
 
 
-def print_rank_bars(bars: Sequence[RankBar], console: Console) -> None:
+def print_rank_bars(bars: Sequence[RankBar], basis: str, console: Console) -> None:
     """One stacked bar a rank, and the legend with each part's range over the ranks."""
     if not bars:
         return
-    print_heading("Where each rank's step went", f"measured; {steps_of(bars)}", console)
+    print_heading("Where each rank's step went", f"{printable(basis)}; {steps_of(bars)}", console)
     parts = present_parts(bars)
     chosen = signs(parts, ascii_only=console.options.ascii_only)
     _print_bars(bars, parts, chosen, console)
     legend = RichTable.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "right"):
-        legend.add_column(justify=justify)
-    legend.add_row("", "", Text("least, over ranks", style="dim"), Text("most", style="dim"))
+        legend.add_column(justify=justify, overflow="fold")
+    legend.add_row("", *(Text(word, style="dim") for word in ("of any rank", "least", "most")))
     for part in parts:
         sign, colour = chosen[part.name]
         least, most = extremes(bars, part.name)
-        legend.add_row(Text(sign * 2, style=colour), part.name, duration(least), duration(most))
+        texts = (Text(part.name), Text(duration(least)), Text(duration(most)))
+        legend.add_row(Text(sign * 2, style=colour), *texts)
     console.print(legend)
 
 
@@ -87,11 +88,13 @@ def _print_bars(
         console.print(Text(words, style="dim"))
 
 
-def print_steps(points: Sequence[StepPoint], console: Console) -> None:
+def print_steps(points: Sequence[StepPoint], basis: str, console: Console) -> None:
     """The slowest rank's wall of each step as a row of columns, with the counted steps' range."""
     if not points:
         return
-    print_heading("Steps", f"measured; slowest rank's wall; {steps_in_words(points)}", console)
+    print_heading(
+        "Steps", f"{printable(basis)}; slowest rank's wall; {steps_in_words(points)}", console
+    )
     shown = thinned(points, min(console.width - 2, WIDEST_CURVE))
     counted = counted_points(points)
     fastest, slowest = min(counted, key=_wall), max(counted, key=_wall)
@@ -112,11 +115,11 @@ def print_steps(points: Sequence[StepPoint], console: Console) -> None:
     )
 
 
-def print_losses(curve: Sequence[tuple[int, float]], console: Console) -> None:
+def print_losses(curve: Sequence[tuple[int, float]], basis: str, console: Console) -> None:
     """The loss of each step as a curve, and its first, last and lowest value in words."""
     if not curve:
         return
-    print_heading("Loss", f"measured; {losses_in_words(curve)}", console)
+    print_heading("Loss", f"{printable(basis)}; {losses_in_words(curve)}", console)
     if len(curve) < 2 or console.options.ascii_only:
         return
     values = [loss for _, loss in curve]

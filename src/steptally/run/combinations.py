@@ -11,6 +11,7 @@ import re
 
 from steptally.engine.adapt import uses_transformer_engine
 from steptally.engine.availability import EngineParts
+from steptally.engine.stages import stages_of, virtual_stages
 from steptally.errors import InputError
 from steptally.job import Job
 from steptally.job.rules import nearest_multiples
@@ -34,22 +35,22 @@ def check_combinations(job: Job, parts: EngineParts) -> None:
 def interleaving_with_two_stages(job: Job) -> None:
     """Two sends between the same two ranks in one batch get mixed up: silently wrong in core."""
     layout = job.layout
-    if layout.virtual_pipeline_model_parallel_size is None:
+    chunks = virtual_stages(layout)
+    if chunks is None:
         return
     if layout.pipeline_model_parallel_size == 2 and not job.recipe.overlap_p2p_communication:
         raise InputError(
-            "pipeline_model_parallel_size is 2 with virtual_pipeline_model_parallel_size "
-            f"{layout.virtual_pipeline_model_parallel_size} and without "
-            "overlap_p2p_communication: batched communication would mix up the two messages "
-            "between the same two ranks and train a wrong model. Set overlap_p2p_communication, "
-            "or use more than 2 stages."
+            f"pipeline_model_parallel_size is 2 with virtual_pipeline_model_parallel_size {chunks} "
+            "and without overlap_p2p_communication: batched communication would mix up the two "
+            "messages between the same two ranks and train a wrong model. Set "
+            "overlap_p2p_communication, or use more than 2 stages."
         )
 
 
 def interleaving_has_enough_micro_batches(job: Job) -> None:
     """The interleaved schedule deals micro-batches in groups of at least one per stage."""
     layout = job.layout
-    if layout.virtual_pipeline_model_parallel_size is None:
+    if virtual_stages(layout) is None:
         return
     stages, count = layout.pipeline_model_parallel_size, layout.num_microbatches
     group = layout.microbatch_group_size_per_vp_stage or stages
@@ -75,12 +76,19 @@ def layout_text_holds_every_layer(job: Job) -> None:
     text = layout.pipeline_model_parallel_layout
     if text is None:
         return
-    stages = _expand(text).split("|")
+    stages = stages_of(text)
     flat = "".join(stages)
     if len(stages) % layout.pipeline_model_parallel_size:
         raise InputError(
             f"pipeline_model_parallel_layout {text} has {len(stages)} stages, which is not a "
             f"multiple of pipeline_model_parallel_size {layout.pipeline_model_parallel_size}."
+        )
+    stated = layout.virtual_pipeline_model_parallel_size
+    if stated is not None and stated != (virtual_stages(layout) or 1):
+        raise InputError(
+            f"pipeline_model_parallel_layout {text} has {len(stages)} stages, "
+            f"virtual_pipeline_model_parallel_size {stated} wants "
+            f"{stated * layout.pipeline_model_parallel_size}: remove the latter."
         )
     if not re.fullmatch(r"Et*L", flat) or flat.count("t") != layers:
         raise InputError(
@@ -172,7 +180,9 @@ def activation_is_one(job: Job) -> None:
     """One activation function, and a fusion that exists for it."""
     architecture, recipe = job.architecture, job.recipe
     chosen = [
-        name for name in ("swiglu", "quick_geglu", "squared_relu") if getattr(architecture, name)
+        name
+        for name in ("swiglu", "geglu", "quick_geglu", "squared_relu")
+        if getattr(architecture, name)
     ]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} are both set: an MLP has one activation.")
@@ -227,6 +237,15 @@ def local_attention_splits_query_groups(job: Job) -> None:
         )
 
 
+def local_experts_have_no_biases(job: Job) -> None:
+    """Megatron-Core 0.16.1 adds an expert's bias in place to a view, which autograd refuses."""
+    if job.architecture.num_experts is not None and job.architecture.add_bias_linear:
+        raise InputError(
+            "add_bias_linear in experts fails in megatron-core 0.16.1's own layers: "
+            "--set add_bias_linear=false."
+        )
+
+
 def local_attention_sees_whole_sequence(job: Job) -> None:
     """Context parallelism is built into Transformer Engine's attention only."""
     if job.layout.context_parallel_size > 1:
@@ -266,20 +285,10 @@ def _every_layer_has_experts(job: Job) -> bool:
     return frequency == 1 if isinstance(frequency, int) else all(frequency)
 
 
-def _expand(text: str) -> str:
-    """Write out the repetitions of a pipeline layout: `Et*2|(t|)*2L` is `Ett|t|t|L`."""
-    text = re.sub(r"[\s,]", "", text)
-    repeated = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*(\d+)")
-    while (match := repeated.search(text)) is not None:
-        unit = match[1] if match[1] is not None else match[2]
-        text = text[: match.start()] + unit * int(match[3]) + text[match.end() :]
-    return text.replace("(", "").replace(")", "")
-
-
 RULES = (
+    layout_text_holds_every_layer,
     interleaving_with_two_stages,
     interleaving_has_enough_micro_batches,
-    layout_text_holds_every_layer,
     uneven_stages_are_counted_once,
     positions_reach_the_sequence,
     recomputation_is_complete,
@@ -289,6 +298,7 @@ RULES = (
     quantised_formats_are_one,
 )
 LOCAL_RULES = (
+    local_experts_have_no_biases,
     local_attention_splits_query_groups,
     local_attention_sees_whole_sequence,
     local_recomputation_keeps_outputs,

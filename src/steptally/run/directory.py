@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from steptally.errors import InputError
-from steptally.run.plan import choose_directory
+from steptally.run.naming import free_path, new_run_path
 from steptally.run.ranks import has_process_group, rank_and_world_size
 from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory
 
@@ -25,11 +25,11 @@ def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
     if has_process_group():
         chosen: list[str | None] = [None]
         if rank == 0:
-            chosen = [str(choose_directory(told, name))]
+            chosen = [str(_choose(told, name))]
         dist.broadcast_object_list(chosen, src=0)
         return RunDirectory(Path(str(chosen[0])))
     if world_size == 1:
-        return RunDirectory(choose_directory(told, name))
+        return RunDirectory(_choose(told, name))
     if told is None:
         raise InputError(
             f"This is rank {rank} of {world_size} and torch.distributed is not initialised: the "
@@ -37,3 +37,7 @@ def agree_on_directory(wanted: str | Path | None, name: str) -> RunDirectory:
             f"{ENVIRONMENT_VARIABLE}, or pass Recorder(directory=...)."
         )
     return RunDirectory(Path(told).absolute())
+
+
+def _choose(told: str | Path | None, name: str) -> Path:
+    return new_run_path(Path("runs"), name) if told is None else free_path(Path(told))

@@ -6,6 +6,7 @@ configuration, router, dispatchers and experts).
 
 from __future__ import annotations
 
+from steptally.engine.stages import virtual_stages
 from steptally.errors import InputError
 from steptally.job import Job
 
@@ -44,7 +45,7 @@ def expert_communication_overlaps(job: Job) -> None:
     layout, recipe = job.layout, job.recipe
     if not recipe.overlap_moe_expert_parallel_comm:
         return
-    interleaved = layout.virtual_pipeline_model_parallel_size is not None
+    interleaved = virtual_stages(layout) is not None
     needs = {
         "expert_model_parallel_size above 1": layout.expert_model_parallel_size > 1,
         "moe_token_dispatcher_type alltoall": recipe.moe_token_dispatcher_type == "alltoall",
@@ -79,16 +80,6 @@ def rank_order_fits_experts(job: Job) -> None:
             f"use_tp_pp_dp_mapping needs as many replicas of the experts ({expert_replicas}) as "
             f"of the other layers ({layout.data_parallel_size}): remove it, or use "
             f"expert_tensor_parallel_size · expert_model_parallel_size = tp · cp."
-        )
-
-
-def expert_pattern_names_every_layer(job: Job) -> None:
-    """A list of dense and expert layers is as long as the model."""
-    frequency, layers = job.architecture.moe_layer_freq, job.architecture.num_layers
-    if isinstance(frequency, tuple) and len(frequency) != layers:
-        raise InputError(
-            f"moe_layer_freq lists {len(frequency)} layers, num_layers is {layers}: list one 0 or "
-            f"1 for each layer, or give one number N for an expert layer every N layers."
         )
 
 
@@ -146,7 +137,6 @@ def shared_experts_overlap(job: Job) -> None:
 EXPERT_RULES = (
     experts_train,
     router_has_a_gradient,
-    expert_pattern_names_every_layer,
     expert_biases_have_kernels,
     expert_capacity_is_stated,
     shared_experts_overlap,

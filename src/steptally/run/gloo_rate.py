@@ -21,7 +21,8 @@ from steptally.job.calibration import Samples
 
 SIZES_BYTES = (4 * 1024, 1024**2, 16 * 1024**2)
 REPETITIONS = 10
-LONGEST_S = 60
+# Two imports of torch on a busy machine take most of it.
+LONGEST_S = 180
 
 
 def gloo_rates() -> list[Samples]:
@@ -38,7 +39,7 @@ def gloo_rates() -> list[Samples]:
         measured.append(
             Samples(
                 quantity=f"gloo all_reduce {words}",
-                case="2 processes over loopback",
+                case="2 ranks, loopback",
                 unit="s" if small else "byte/s",
                 samples=tuple(samples if small else (size_bytes / time_s for time_s in samples)),
             )
@@ -54,7 +55,8 @@ def _measured() -> dict[str, list[float]]:
             ends = [rank.communicate(timeout=LONGEST_S) for rank in ranks]
         except subprocess.TimeoutExpired as error:
             raise RunError(
-                f"Two gloo processes did not finish within {LONGEST_S} s: is loopback blocked?"
+                f"gloo over loopback did not finish within {LONGEST_S} s: see whether the network "
+                f"interface {_loopback()!r} is up, then run `steptally calibrate` again."
             ) from error
         finally:
             for rank in ranks:
@@ -63,7 +65,7 @@ def _measured() -> dict[str, list[float]]:
     for number, (rank, (_, said)) in enumerate(zip(ranks, ends, strict=True)):
         if rank.returncode:
             last_line = (said.strip().splitlines() or ["no message"])[-1]
-            raise RunError(f"gloo over loopback failed: rank {number} said: {last_line}")
+            raise RunError(f"gloo over loopback failed; rank {number} said: {last_line}")
     times_s: dict[str, list[float]] = json.loads(ends[0][0])
     return times_s
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from steptally.engine.adapt import uses_transformer_engine
 from steptally.engine.availability import EngineParts
+from steptally.engine.stages import virtual_stages
 from steptally.errors import InputError
 from steptally.job import Architecture, Cluster, Job, Layout, Recipe
 
@@ -21,6 +22,12 @@ from steptally.job import Architecture, Cluster, Job, Layout, Recipe
 HARMLESS: Mapping[str, str] = {
     "device": "only names the accelerator in the accounts",
     "devices_per_node": "only places ranks on nodes in the accounts",
+    "nodes": "only places ranks on nodes in the accounts",
+    "link_domain_size": "only places ranks on nodes in the accounts",
+    "intra_node_bandwidth_bytes_per_s": "only prices communication in the accounts",
+    "inter_node_bandwidth_bytes_per_s": "only prices communication in the accounts",
+    "train_iters": "a run is as long as its --steps",
+    "train_samples": "a run is as long as its --steps",
 }
 
 # Settings that no run of this version can honour: what is missing.
@@ -28,12 +35,14 @@ UNSUPPORTED: Mapping[str, str] = {
     "multi_latent_attention": "multi-latent attention is not built by the engine",
     "mtp_num_layers": "multi-token prediction is not built by the engine",
     "hybrid_override_pattern": "Mamba layers are not built by the engine",
+    "post_layer_norms": "layers of megatron-core 0.16.1 have no norm after attention or MLP",
+    "rampup_batch_size": "every step of a run has the whole global batch",
     "window_size": "the engine's attention sees the whole prefix",
     "attention_chunk_size": "the engine's attention sees the whole prefix",
     "tp_comm_overlap": "the worker does not set up Transformer Engine's user buffers",
     "cuda_graph_impl": "the worker captures no CUDA graphs",
     "delay_wgrad_compute": "it is built into Transformer Engine's layers only",
-    "optimizer_cpu_offload": "without an offload fraction Megatron-Core offloads nothing",
+    "optimizer_cpu_offload": "the worker does not set up Megatron's hybrid optimizer",
 }
 
 # Settings that Transformer Engine implements; without it they fail or silently do nothing.
@@ -59,7 +68,11 @@ UNSUPPORTED_CHOICES: Mapping[str, Mapping[str, str]] = {
     },
     "normalization": {"L2Norm": "torch has no such layer"},
     "moe_token_dispatcher_type": {"flex": "DeepEP and HybridEP are not set up by the worker"},
-    "optimizer": {"muon": "its package is not part of the engine"},
+    "softmax_type": {"learnable": "its offsets have no initial value that suits every layout"},
+    "optimizer": dict.fromkeys(
+        ("muon", "dist_muon", "adaptive_muon", "lion", "soap"),
+        "its package is not part of the engine",
+    ),
 }
 LOCAL_UNSUPPORTED_CHOICES: Mapping[str, Mapping[str, str]] = {
     "attention_backend": {
@@ -89,7 +102,9 @@ CONDITIONAL = (
             "moe_router_topk",
             "moe_ffn_hidden_size",
             "moe_shared_expert_intermediate_size",
+            "moe_shared_expert_gate",
             "moe_latent_size",
+            "moe_router_dtype",
             "expert_model_parallel_size",
             "expert_tensor_parallel_size",
             "moe_token_dispatcher_type",
@@ -131,13 +146,8 @@ CONDITIONAL = (
         needs="context_parallel_size above 1",
     ),
     Conditional(
-        names=("sequence_parallel",),
-        applies=lambda job: job.layout.tensor_model_parallel_size > 1,
-        needs="tensor_model_parallel_size above 1",
-    ),
-    Conditional(
         names=("microbatch_group_size_per_vp_stage",),
-        applies=lambda job: _is_interleaved(job),
+        applies=lambda job: virtual_stages(job.layout) is not None,
         needs="virtual_pipeline_model_parallel_size",
     ),
     Conditional(
@@ -154,6 +164,26 @@ CONDITIONAL = (
         names=("ddp_bucket_size",),
         applies=lambda job: job.recipe.overlap_grad_reduce,
         needs="overlap_grad_reduce (without it there is one bucket)",
+    ),
+    Conditional(
+        names=("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
+        applies=lambda job: job.recipe.use_precision_aware_optimizer,
+        needs="use_precision_aware_optimizer",
+    ),
+    Conditional(
+        names=("optimizer_offload_fraction",),
+        applies=lambda job: job.recipe.optimizer_cpu_offload,
+        needs="optimizer_cpu_offload",
+    ),
+    Conditional(
+        names=("grad_reduce_in_bf16",),
+        applies=lambda job: job.recipe.bf16,
+        needs="bf16",
+    ),
+    Conditional(
+        names=("moe_shared_expert_gate",),
+        applies=lambda job: job.architecture.moe_shared_expert_intermediate_size is not None,
+        needs="moe_shared_expert_intermediate_size",
     ),
     Conditional(
         names=("fp8_recipe",),
@@ -245,11 +275,3 @@ def _how_to_drop(name: str) -> str:
     if default is True or default is False:
         return f"Remove it, or --set {name}=false"
     return f"Remove it, or --set {name}={'none' if default is None else default}"
-
-
-def _is_interleaved(job: Job) -> bool:
-    layout = job.layout
-    return (
-        layout.virtual_pipeline_model_parallel_size is not None
-        or layout.pipeline_model_parallel_layout is not None
-    )

@@ -36,8 +36,10 @@ from steptally.run.manifest import (
     new_manifest,
     write_manifest,
 )
-from steptally.run.processes import MARK_VARIABLE, end_marked_processes
+from steptally.run.naming import new_run_path
+from steptally.run.processes import MARK_VARIABLE, end_marked_processes, signal_name
 from steptally.run.progress import StepFollower, StepProgress
+from steptally.run.schedule import check_steps, choose_traced_steps
 from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory, write_atomically
 
 WORKER_MODULE = "steptally.run.worker"
@@ -50,22 +52,31 @@ def launch(
     job: Job,
     *,
     steps: int,
-    directory: Path,
-    warmup_steps: int,
-    traced_steps: Sequence[int],
+    name: str | None = None,
+    directory: Path = Path("runs"),
+    warmup_steps: int = 2,
+    traced_steps: Sequence[int] | None = None,
     data: str = "corpus",
     on_progress: Callable[[StepProgress], None] | None = None,
 ) -> RunDirectory:
     """Train `job` for `steps` steps on this machine, `job.layout.world_size` ranks, and record it.
 
-    `directory` must not hold a run. `traced_steps` (from 1) are profiled. `on_progress` is called
-    in this thread for each step that all ranks have finished. Raises `RunError` with the error of
-    the first rank that failed; whatever happens, no process is left when it returns or raises, and
-    the manifest's `status` says how the run ended.
+    The run directory is made in `directory`, named by the time and `name` (the job's unless given).
+    The first `warmup_steps` are not timed, `traced_steps` (from 1; `choose_traced_steps` unless
+    given) are profiled. `data` is `corpus`, `random` or a text file. `on_progress` is called in
+    this thread for each step that all ranks have finished.
+
+    Raises `RunError` with the error of the first rank that failed, `InputError` for steps that are
+    not in the run. Whatever happens, no process is left when it returns or raises, and the
+    manifest's `status` says how the run ended.
     """
-    run = RunDirectory(directory.absolute())
+    if traced_steps is None:
+        traced_steps = choose_traced_steps(steps, warmup_steps)
+    check_steps(steps, warmup_steps, traced_steps)
+    name = name or job.name
+    run = RunDirectory(new_run_path(directory, name))
     manifest = new_manifest(
-        name=job.name,
+        name=name,
         described=describe_job(job),
         world_size=job.layout.world_size,
         steps=steps,
@@ -74,10 +85,15 @@ def launch(
         seed=job.recipe.seed,
     )
     write_manifest(run, manifest)
-    description = {"name": job.name, "source": job.source, "settings": job.settings()}
-    write_atomically(run.path / "job.json", json.dumps(description, indent=1))
+    description = {
+        "name": job.name,
+        "source": job.source,
+        "settings": job.settings(),
+        "assumed": dict(job.assumed),
+    }
+    write_atomically(run.job, json.dumps(description, indent=1))
     arguments = [
-        *("--job", str(run.path / "job.json")),
+        *("--job", str(run.job)),
         *("--steps", str(steps)),
         *("--data", data),
         *("--warmup-steps", str(warmup_steps)),
@@ -196,7 +212,7 @@ def _explain(run: RunDirectory, exit_code: int) -> str:
         return f"{describe_failure(first_failure(failures), run)}\n{kept}"
     how = f"exited with status {exit_code}"
     if exit_code < 0:
-        how = f"was killed by {signal.Signals(-exit_code).name}"
+        how = f"was killed by {signal_name(-exit_code)}"
     return f"torchrun {how} and reported no rank (see {run.path}/logs/torchrun.log).\n{kept}"
 
 

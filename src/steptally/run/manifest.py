@@ -66,28 +66,32 @@ def new_manifest(
 
 
 def describe_job(job: Job | Mapping[str, object] | None) -> dict[str, Any]:
-    """`job` and `settings` of the manifest, and `job_refused`: why there is no job, or None.
+    """`job` and `settings` of the manifest; where there is no job, `job_refused` says why.
 
     A mapping (Megatron-LM's `vars(get_args())`, say) that does not make a valid job must not stop
-    a training run: the run is recorded, the refusal with it, and the settings as they were.
+    a training run: the run is recorded, the refusal with it, and in `stated_settings` what the
+    mapping held.
     """
     if job is None:
         return {"job": None, "settings": {}, "job_refused": "the recorder was given no job"}
     if isinstance(job, Mapping):
-        settings = plain_settings(job)
+        stated = plain_settings(job)
         try:
-            job = job_from_settings(settings, name="recorded", source="the recorder's job")
+            job = job_from_settings(stated, name="recorded", source="the recorder's job")
         except InputError as error:
-            return {"job": None, "settings": settings, "job_refused": str(error)}
-    return {"job": job.as_json(), "settings": job.settings(), "job_refused": None}
+            refusal = {"job_refused": str(error), "stated_settings": stated}
+            return {"job": None, "settings": {}, **refusal}
+    return {"job": job.as_json(), "settings": job.settings()}
 
 
 def plain_settings(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings that JSON can hold: enumerations by name; no objects, no secrets."""
+    """The settings that JSON can hold: enumerations and dtypes by name; no objects, no secrets."""
     plain: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, enum.Enum):
             value = value.name
+        elif type(value).__name__ == "dtype":  # torch's, without importing torch for it
+            value = str(value)
         scalars = value if isinstance(value, (list, tuple)) else [value]
         simple = all(isinstance(item, (str, int, float, bool, type(None))) for item in scalars)
         if simple and not is_secret(name):
@@ -101,13 +105,10 @@ def write_manifest(directory: RunDirectory, manifest: Mapping[str, Any]) -> None
 
 
 def complete_manifest(directory: RunDirectory, manifest: dict[str, Any]) -> None:
-    """Write rank 0's manifest over the launcher's, which knows the command, and maybe the job."""
+    """Write rank 0's manifest over the launcher's, which knows the command that was typed."""
     if directory.manifest.exists():
         launchers = directory.read_manifest()
-        kept = ["created", "name", "command", "git"]
-        if manifest["job"] is None:
-            kept += ["job", "settings", "job_refused", "seed"]
-        manifest = manifest | {name: launchers[name] for name in kept}
+        manifest |= {name: launchers[name] for name in ("created", "name", "command", "git")}
     write_manifest(directory, manifest)
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from steptally.job.calibration import Samples
 from steptally.job.machine import last_level_cache_bytes, memory_bytes
-from steptally.run.sampling import sample_times
+from steptally.run.sampling import sample_times, timed_by_clock, timed_by_cuda_events
 
 ASSUMED_CACHE_BYTES = 64 * 1024**2
 SMALLEST_ARRAY_BYTES = 64 * 1024**2
 CUDA_ARRAY_BYTES = 1024**3
-CASE_BUDGET_S = 0.8
+CASE_BUDGET_S = 0.5
 ELEMENT_BYTES = 4
 
 
@@ -33,6 +33,7 @@ def memory_rates(*, on_cuda: bool) -> list[Samples]:
         "copy": (2, lambda: a.copy_(b)),
         "triad": (3, lambda: torch.add(b, c, alpha=3.0, out=a)),
     }
+    timed = timed_by_cuda_events if on_cuda else timed_by_clock
     return [
         Samples(
             quantity=f"memory {name}",
@@ -40,7 +41,7 @@ def memory_rates(*, on_cuda: bool) -> list[Samples]:
             unit="byte/s",
             samples=tuple(
                 arrays * size_bytes / time_s
-                for time_s in sample_times(kernel, budget_s=CASE_BUDGET_S, on_cuda=on_cuda)
+                for time_s in sample_times(timed(kernel), budget_s=CASE_BUDGET_S)
             ),
         )
         for name, (arrays, kernel) in kernels.items()

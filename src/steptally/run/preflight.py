@@ -7,6 +7,7 @@ a machine or environment that does not fit, below. Imports no torch.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from steptally.run.ignored import check_nothing_is_ignored
 
 # Resident memory of one CPU worker that has imported torch and megatron-core, measured with
 # torch 2.13.0 and megatron-core 0.16.1 on Linux x86-64.
-WORKER_BASE_BYTES = 520 * 2**20
+WORKER_BASE_BYTES = 440 * 2**20
+
+# What a job that leaves them open takes from its number of ranks.
+FOLLOW_THE_WORLD = ("world_size", "global_batch_size", "nodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,8 @@ def prepare_run(
     job = adapt(job, parts)
     check_nothing_is_ignored(job, parts)
     check_combinations(job, parts)
-    return Preparation(job=job, warnings=tuple(_warnings(job, parts, memory_bytes)))
+    warnings = (*job.notes, *_warnings(job, parts, memory_bytes))
+    return Preparation(job=job, warnings=warnings)
 
 
 def fit_to_processes(job: Job, process_count: int) -> Job:
@@ -55,11 +60,7 @@ def fit_to_processes(job: Job, process_count: int) -> Job:
     if layout.world_size == process_count:
         return job
     if "world_size" in job.assumed:
-        stated = {name: value for name, value in job.settings().items() if name not in job.assumed}
-        stated.update(job.unknown)
-        return job_from_settings(
-            {**stated, "world_size": process_count}, name=job.name, source=job.source
-        )
+        return _with_world_size(job, process_count)
     raise InputError(
         f"{job.source} states world_size {layout.world_size} (tp "
         f"{layout.tensor_model_parallel_size} · pp {layout.pipeline_model_parallel_size} · cp "
@@ -67,6 +68,21 @@ def fit_to_processes(job: Job, process_count: int) -> Job:
         f"processes were asked for: use --nproc {layout.world_size}, or --set "
         f"world_size={process_count}."
     )
+
+
+def _with_world_size(job: Job, world_size: int) -> Job:
+    """The job resolved anew, with what was assumed from its world size assumed again."""
+    again = {name for name in FOLLOW_THE_WORLD if name in job.assumed}
+    stated = {name: value for name, value in job.settings().items() if name not in again}
+    resolved = job_from_settings(
+        {**stated, **job.unknown, "world_size": world_size},
+        name=job.name,
+        source=job.source,
+        assumed={name: why for name, why in job.assumed.items() if name not in again},
+        ignored=job.ignored,
+        notes=job.notes,
+    )
+    return dataclasses.replace(resolved, named_like=job.named_like)
 
 
 def _refuse_unknown(job: Job) -> None:

@@ -33,7 +33,7 @@ from steptally.run.manifest import (
     finish,
     new_manifest,
 )
-from steptally.run.plan import default_traced_steps
+from steptally.run.schedule import check_steps, choose_traced_steps
 from steptally.run.step_log import StepRecord, append_steps
 from steptally.trace.run_directory import RunDirectory
 
@@ -104,7 +104,7 @@ class Recorder:
 
     `job` is a `Job` or a mapping of Megatron-LM's names (`vars(get_args())`); `steps` the length
     of the run where it is known; steps are numbered from 1, the first `warmup_steps` of them are
-    not timed, `traced_steps` are profiled (`default_traced_steps` unless given; `()` for none).
+    not timed, `traced_steps` are profiled (`choose_traced_steps` unless given; `()` for none).
     `tokens_per_step` is the tokens of one step over all ranks: the job's unless given.
 
     Works with CPU and CUDA, with or without torch.distributed, and uses Megatron's parallel state
@@ -130,8 +130,8 @@ class Recorder:
         seed: int | None = None,
     ) -> None:
         if traced_steps is None:
-            traced_steps = default_traced_steps(steps, warmup_steps)
-        _check_steps(steps, warmup_steps, traced_steps)
+            traced_steps = choose_traced_steps(steps, warmup_steps)
+        check_steps(steps, warmup_steps, traced_steps)
         self._wanted_directory = directory
         self._name = name
         self._described = describe_job(job)
@@ -258,8 +258,8 @@ class Recorder:
         """Write the oldest `count` pending records."""
         records, self._pending = self._pending[:count], self._pending[count:]
         if records:
-            peak = peak_memory_bytes()
-            self._write(lambda: append_steps(self.directory.steps, records, peak))
+            peaks = peak_memory()
+            self._write(lambda: append_steps(self.directory.steps, records, peaks))
         self._flushed_ns = time.perf_counter_ns()
 
     def _write(self, action: Callable[[], None]) -> None:
@@ -280,24 +280,17 @@ class Recorder:
         self.close(FAILED if getattr(sys, "last_value", None) is not None else FINISHED)
 
 
-def peak_memory_bytes() -> int:
-    """High-water mark so far: allocated by torch on this rank's GPU, or resident on the CPU."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return int(torch.cuda.max_memory_allocated())
-    return peak_resident_bytes()
+def peak_memory() -> dict[str, int]:
+    """High-water marks so far, in bytes: of torch's allocator on a GPU, else of resident memory.
 
-
-def _check_steps(steps: int | None, warmup_steps: int, traced_steps: Sequence[int]) -> None:
-    if warmup_steps < 0:
-        raise InputError(f"warmup_steps is {warmup_steps}: it must be 0 or more.")
-    last = sys.maxsize if steps is None else steps
-    outside = [step for step in traced_steps if not 1 <= step <= last]
-    if outside:
-        end = "the last step" if steps is None else steps
-        raise InputError(
-            f"traced_steps names {outside}: steps are numbered from 1 to {end}. Name steps of "
-            f"this run, or leave traced_steps out."
-        )
+    `peak_reserved_bytes`, what the allocator holds of the GPU, is there on a GPU only.
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return {"peak_memory_bytes": peak_resident_bytes()}
+    return {
+        "peak_memory_bytes": int(torch.cuda.max_memory_allocated()),
+        "peak_reserved_bytes": int(torch.cuda.max_memory_reserved()),
+    }
 
 
 def _tokens_of(described: Mapping[str, Any]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ class StepRecord:
     grad_norm: Any = None
 
 
-def append_steps(path: Path, records: list[StepRecord], peak_memory_bytes: int) -> None:
+def append_steps(path: Path, records: list[StepRecord], peaks: Mapping[str, int]) -> None:
     """Append all records in one write. Reads values off the device: may wait for it.
 
-    `peak_memory_bytes` is the high-water mark up to now: the same in all lines of one write.
+    `peaks` are high-water marks of memory up to now: the same in all lines of one write.
     """
-    lines = "".join(json.dumps(_as_json(record, peak_memory_bytes)) + "\n" for record in records)
+    lines = "".join(json.dumps(_as_json(record, peaks)) + "\n" for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         _lock(file)  # without it, appends of several hosts to one file on NFS overwrite each other
@@ -45,7 +46,7 @@ def _lock(file: Any) -> None:
         return
 
 
-def _as_json(record: StepRecord, peak_memory_bytes: int) -> dict[str, object]:
+def _as_json(record: StepRecord, peaks: Mapping[str, int]) -> dict[str, object]:
     values = {"loss": _number(record.loss), "grad_norm": _number(record.grad_norm)}
     line: dict[str, object] = {
         "step": record.step,
@@ -56,7 +57,7 @@ def _as_json(record: StepRecord, peak_memory_bytes: int) -> dict[str, object]:
         "traced": record.traced,
         "warmup": record.warmup,
         **{name: value if _is_finite(value) else None for name, value in values.items()},
-        "peak_memory_bytes": peak_memory_bytes,
+        **peaks,
     }
     # JSON has no NaN. A loss that is not a number is news, and must not look like one not reported.
     not_finite = [

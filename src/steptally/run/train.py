@@ -27,7 +27,7 @@ from steptally.run.data import TokenSource, micro_batches
 
 
 class StepRecord(Protocol):
-    """What a step leaves behind; the recorder keeps it."""
+    """What a step leaves behind; the recorder reads it once the step is over."""
 
     loss: Any
     grad_norm: Any
@@ -66,42 +66,48 @@ def prepare(job: Job, device: torch.device) -> Trainer:
 
 
 def train(trainer: Trainer, source: TokenSource, *, steps: int, recorder: StepRecorder) -> None:
-    """Run `steps` optimizer steps (counted from 1), each inside the recorder's context."""
+    """Run `steps` optimizer steps (counted from 1), each inside the recorder's context.
+
+    Raises `RunError` where the loss or the gradients are not finite.
+    """
     for step in range(1, steps + 1):
         with recorder.step() as record:
-            record.loss, record.grad_norm = train_step(trainer, source, step)
+            loss, record.grad_norm = train_step(trainer, source, step)
+            record.loss = loss
             record.tokens = trainer.job.layout.tokens_per_step
+        if loss is not None and not torch.isfinite(loss):
+            raise _not_finite(trainer.job, step, "loss")
 
 
 def train_step(
     trainer: Trainer, source: TokenSource, step: int
-) -> tuple[float | None, float | None]:
-    """One forward, backward and update: (loss on the last pipeline stage, else None; grad norm).
+) -> tuple[torch.Tensor | None, float | None]:
+    """One forward, backward and update: the loss and the norm of all gradients.
 
-    Raises `RunError` where the loss is not finite.
+    The loss is the mean over the global batch, on the ranks of the last pipeline stage, and None
+    elsewhere; the norm is None where fp16's loss scaler skipped the update.
     """
     layout = trainer.job.layout
     for chunk in trainer.chunks:
         chunk.zero_grad_buffer()
     trainer.optimizer.zero_grad()
     iterators = [_on_device(trainer, source, step) for _ in trainer.chunks]
-    sums = get_forward_backward_func()(
-        forward_step_func=forward_step,
-        data_iterator=iterators if len(iterators) > 1 else iterators[0],
-        model=trainer.chunks,
-        num_microbatches=layout.num_microbatches,
-        seq_length=layout.seq_length,
-        micro_batch_size=layout.micro_batch_size,
-        forward_only=False,
-    )
-    _, grad_norm, _ = trainer.optimizer.step()
-    loss = _mean_loss(sums)
-    if loss is not None and not torch.isfinite(torch.tensor(loss)):
-        raise RunError(
-            f"the loss of step {step} is {loss}: lower lr (now {trainer.job.recipe.lr}), or use "
-            f"bf16 instead of fp16."
+    try:
+        sums = get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=iterators if len(iterators) > 1 else iterators[0],
+            model=trainer.chunks,
+            num_microbatches=layout.num_microbatches,
+            seq_length=layout.seq_length,
+            micro_batch_size=layout.micro_batch_size,
+            forward_only=False,
         )
-    return loss, None if grad_norm is None else float(grad_norm)
+    except RuntimeError as error:
+        if "found NaN" in str(error) or "found Inf" in str(error):  # Megatron's own check
+            raise _not_finite(trainer.job, step, "gradient") from error
+        raise
+    _, grad_norm, _ = trainer.optimizer.step()
+    return _mean_loss(sums), grad_norm
 
 
 def forward_step(
@@ -170,11 +176,18 @@ def _on_device(
         }
 
 
-def _mean_loss(sums: list[torch.Tensor]) -> float | None:
+def _mean_loss(sums: list[torch.Tensor]) -> torch.Tensor | None:
     """The mean loss over the global batch's tokens; None except on the last pipeline stage."""
     if not sums:
         return None
     total = torch.stack(sums).sum(dim=0)
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     torch.distributed.all_reduce(total, group=group)
-    return float(total[0] / total[1])
+    return total[0] / total[1]
+
+
+def _not_finite(job: Job, step: int, what: str) -> RunError:
+    return RunError(
+        f"the {what} of step {step} is not finite: training has diverged. Use a lower lr than "
+        f"{job.recipe.lr}, or more precision than {job.recipe.params_dtype}."
+    )

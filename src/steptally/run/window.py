@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -26,15 +28,28 @@ _COMPRESSION_LEVEL = 1
 
 
 class TracedWindow:
-    """Records from construction to `stop`; `save` writes the trace of this rank."""
+    """Records from construction to `stop`; `save` writes the trace of this rank.
+
+    PyTorch has one profiler a process, and starting a second one ends the first. Where the loop
+    runs its own, this rank records nothing and says so; it still meets the others at the barriers.
+    """
 
     def __init__(self, sequence: Counter[tuple[object, ...]]) -> None:
+        self._profiler: Any = None
+        if torch._C._autograd._profiler_enabled():
+            warnings.warn(
+                "steptally leaves these steps of this rank untraced: the loop's own torch profiler "
+                "runs in them. Name other steps: Recorder(traced_steps=...).",
+                stacklevel=2,
+            )
+        else:
+            self._profiler = torch.profiler.profile(record_shapes=True)
         if not sequence:
-            _rehearse()
-        self._profiler = torch.profiler.profile(record_shapes=True)
+            _rehearse(may_profile=self._profiler is not None)
         self._tags = ExitStack()
         _synchronize()
-        self._profiler.start()
+        if self._profiler is not None:
+            self._profiler.start()
         barrier()
         self._tags.enter_context(tagged_collectives(sequence))
 
@@ -48,13 +63,16 @@ class TracedWindow:
     def stop(self) -> None:
         """Stop recording: nothing of torch stays patched."""
         self._tags.close()
-        self._profiler.stop()
+        if self._profiler is not None:
+            self._profiler.stop()
 
     def save(self, path: Path) -> None:
         """Write the gzipped Kineto file: whole, or not at all.
 
         A run with several windows keeps them in one file: a window is added to what is there.
         """
+        if self._profiler is None:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
             plain, packed = Path(directory) / "trace.json", Path(directory) / "trace.json.gz"
@@ -70,9 +88,10 @@ class TracedWindow:
             packed.replace(path)
 
 
-def _rehearse() -> None:
+def _rehearse(*, may_profile: bool) -> None:
     """Record a few barriers for nothing: a profiler's first events cost tens of milliseconds."""
-    with torch.profiler.profile(record_shapes=True), tagged_collectives(Counter()):
+    profiler = torch.profiler.profile(record_shapes=True) if may_profile else nullcontext()
+    with profiler, tagged_collectives(Counter()):
         for _ in range(4):
             barrier()
 

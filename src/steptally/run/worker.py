@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -48,9 +49,10 @@ def write_error(directory: Path, rank: int, text: str) -> None:
 
 
 def read_job_settings(path: Path) -> Job:
-    """The job that the launcher resolved: `{"name", "source", "settings"}`."""
+    """The job that the launcher resolved: `{"name", "source", "settings", "assumed"}`."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    return job_from_settings(content["settings"], name=content["name"], source=content["source"])
+    job = job_from_settings(content["settings"], name=content["name"], source=content["source"])
+    return dataclasses.replace(job, assumed=content.get("assumed", {}))
 
 
 def run_rank(arguments: argparse.Namespace) -> None:
@@ -63,7 +65,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
 
     job = read_job_settings(arguments.job)
     source = open_source(arguments.data, job)
-    device = _device()
+    device = _device(job)
     with _engine_for(device):
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         initialize_groups(job)
@@ -88,7 +90,8 @@ class PrintedSteps:
         self.steps += 1
         record = PrintedStep()
         yield record
-        line = {"step": self.steps, "rank": self.rank, **vars(record)}
+        loss = None if record.loss is None else float(record.loss)
+        line = {"step": self.steps, "rank": self.rank, **vars(record), "loss": loss}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
@@ -119,9 +122,16 @@ def _recorder(
     )
 
 
-def _device() -> torch.device:
+def _device(job: Job) -> torch.device:
     """This rank's own GPU, or the CPU."""
     import torch
+
+    if (
+        job.layout.tensor_model_parallel_size > 1
+        and not job.recipe.overlap_moe_expert_parallel_comm
+    ):
+        # Megatron-LM insists on it before Blackwell: it keeps kernels in the order of their launch.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
     if not torch.cuda.is_available():
         return torch.device("cpu")

@@ -2,10 +2,16 @@
 
 from steptally.tally.figure import Figure
 from steptally.tally.rows import (
+    ConventionRow,
     FlopsRow,
     GemmRow,
     GroupRow,
     GroupTime,
+    LoggedRow,
+    LossRow,
+    MemoryChangeRow,
+    MemoryMomentRow,
+    MemoryPeakRow,
     MemoryRow,
     ParametersRow,
     Row,
@@ -17,11 +23,17 @@ from steptally.tally.tally import SCHEMA, Tally, tally_from_json
 
 __all__ = [
     "SCHEMA",
+    "ConventionRow",
     "Figure",
     "FlopsRow",
     "GemmRow",
     "GroupRow",
     "GroupTime",
+    "LoggedRow",
+    "LossRow",
+    "MemoryChangeRow",
+    "MemoryMomentRow",
+    "MemoryPeakRow",
     "MemoryRow",
     "ParametersRow",
     "Row",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PHASES = ("forward", "backward", "recompute")
+PHASES = ("forward", "backward", "recompute", "step")
 # A matrix product's backward is two: the gradient of its input and of its weight.
 GEMM_PHASES = ("forward", "dgrad", "wgrad", "recompute")
 # Beside those of the model: after the last backward, the update, and what is logged.
@@ -23,6 +23,47 @@ class FlopsRow:
     phase: str
     useful: int
     executed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConventionRow:
+    """What another convention counts as the useful FLOPs of the same step.
+
+    `difference` is its count over the exact one, − 1; `source` is who counts so.
+    """
+
+    name: str
+    useful: int | float
+    difference: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRow:
+    """What a convention makes of a logged run's speed, beside the FLOP/s per device it printed.
+
+    Medians over the steady iterations; `difference` is counted / logged − 1.
+    """
+
+    name: str
+    counted_flops_per_s: float
+    logged_flops_per_s: float
+    difference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRow:
+    """The loss of a logged run, with what had been spent on it by then.
+
+    `tokens` are those consumed, `wall_time_s` the sum of the logged step times (no downtime),
+    `useful_flops` over all devices.
+    """
+
+    iteration: int
+    loss: float
+    tokens: int
+    wall_time_s: float
+    useful_flops: int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +116,9 @@ class TrafficRow:
     `bytes_per_call` is the size of the full tensor that the collective leaves or reduces (not
     bytes on the wire); `scope` is `intra-node`, `inter-node` or None where it is not known. `name`
     says which tensor. `overlap_flag` is the setting that would hide it behind compute, `overlapped`
-    whether the job does (with or without a flag).
+    whether the job does (with or without a flag). `sent_bytes_per_step` leave the rank at least,
+    and `network_bytes_per_step` of them its node (or rack, where a fast link joins nodes);
+    None where the communication library's algorithm decides.
     """
 
     group: str
@@ -91,6 +134,8 @@ class TrafficRow:
     bytes_per_step: int | None = None
     overlap_flag: str | None = None
     overlapped: bool | None = None
+    sent_bytes_per_step: int | None = None
+    network_bytes_per_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +155,77 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """Bytes of one kind on one rank; `lifetime` says when they live."""
+    """Bytes of one kind on one rank; `lifetime` says when they live.
+
+    The predicted rows of one rank are what is alive at its peak, `peak_bytes`, and add up to it but
+    for those of lifetime `outside`, which torch's allocator does not see. `pp` and `vpp` are the
+    rank's pipeline stage and the chunk of it (None: of all its chunks).
+    """
 
     rank: int
     lifetime: str
     name: str
     bytes: int
+    pp: int | None = None
+    vpp: int | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeakRow:
+    """The peaks of one rank, in bytes that torch has allocated at once; `outside` comes on top.
+
+    `ranks` are all ranks of the pipeline stage `pp`, which are alike, as text. `peak_bytes` is of
+    every step after the first, reached in `event`, when each chunk of the rank holds the
+    activations of `in_flight` micro-batches. `total_bytes` is what the device must have: the
+    highest peak and what is outside.
+    """
+
+    rank: int
+    ranks: str
+    pp: int
+    in_flight: tuple[int, ...]
+    event: str
+    peak_bytes: int
+    first_step_peak_bytes: int
+    checkpoint_peak_bytes: int
+    outside_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryMomentRow:
+    """One event of a step on one rank: bytes allocated before, at most during, and after it.
+
+    `step` is `first` or `later`, `event` a pass (`forward`, `backward`), the `optimizer` step or a
+    `checkpoint` save; `microbatch` and `vpp` say whose pass.
+    """
+
+    rank: int
+    position: int
+    step: str
+    event: str
+    before_bytes: int
+    peak_bytes: int
+    after_bytes: int
+    microbatch: int | None = None
+    vpp: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryChangeRow:
+    """One change of a job: the bytes its largest rank would need, and its executed FLOPs.
+
+    `total_bytes` is as in `MemoryPeakRow`; `difference` is the executed FLOPs of a step over those
+    of the unchanged job, − 1. `cost` names what it costs beside FLOPs.
+    """
+
+    name: str
+    total_bytes: int
+    fits: bool | None
+    flops_per_step_executed: int
+    difference: float
+    cost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +283,35 @@ class StepRow:
 
 ROW_TYPES: dict[str, type] = {
     "flops": FlopsRow,
+    "elementwise": FlopsRow,
+    "conventions": ConventionRow,
+    "logged": LoggedRow,
+    "loss": LossRow,
     "parameters": ParametersRow,
     "gemms": GemmRow,
     "traffic": TrafficRow,
     "groups": GroupRow,
     "memory": MemoryRow,
+    "memory_peaks": MemoryPeakRow,
+    "memory_timeline": MemoryMomentRow,
+    "memory_changes": MemoryChangeRow,
     "time": TimeRow,
     "steps": StepRow,
 }
 
-Row = FlopsRow | ParametersRow | GemmRow | TrafficRow | GroupRow | MemoryRow | TimeRow | StepRow
+Row = (
+    FlopsRow
+    | ConventionRow
+    | LoggedRow
+    | LossRow
+    | ParametersRow
+    | GemmRow
+    | TrafficRow
+    | GroupRow
+    | MemoryRow
+    | MemoryPeakRow
+    | MemoryMomentRow
+    | MemoryChangeRow
+    | TimeRow
+    | StepRow
+)

@@ -61,6 +61,11 @@ class RunDirectory:
         """The Kineto trace of one rank."""
         return self.path / "traces" / f"rank{rank}.json.gz"
 
+    @property
+    def job(self) -> Path:
+        """What the ranks of `steptally run` were started with."""
+        return self.path / "job.json"
+
     def log(self, rank: int) -> Path:
         """What one rank printed."""
         return self.path / "logs" / f"rank{rank}.log"

@@ -28,6 +28,7 @@ def attention_operations(dimensions: Dimensions) -> list[Operation]:
     """Norm, QKV, rotary embedding, core attention, projection, dropout and residual add."""
     hidden = dimensions.architecture.hidden_size
     query_width = dimensions.heads * dimensions.architecture.kv_channels
+    project = row_linear(dimensions, "self_attention.linear_proj", query_width, hidden)
     branch = [
         norm(dimensions, "input_layernorm", dimensions.own_tokens, hidden),
         column_linear(dimensions, "self_attention.linear_qkv", hidden, qkv_width(dimensions)),
@@ -35,12 +36,20 @@ def attention_operations(dimensions: Dimensions) -> list[Operation]:
         rotary(dimensions),
         *core_attention(dimensions),
         *output_gate(dimensions),
-        row_linear(dimensions, "self_attention.linear_proj", query_width, hidden),
+        project._replace(forward=project.forward + layer_variables(dimensions)),
+        *post_norm(dimensions, "post_self_attn_layernorm"),
     ]
     return [
         *held(branch, dimensions.hidden_bytes),
         bias_dropout_add(dimensions, "self_attn_bda"),
     ]
+
+
+def post_norm(dimensions: Dimensions, name: str) -> list[Operation]:
+    """The further norm that some models (Gemma 2, 3) have after attention and after the MLP."""
+    if not dimensions.architecture.post_layer_norms:
+        return []
+    return [norm(dimensions, name, dimensions.own_tokens, dimensions.architecture.hidden_size)]
 
 
 def qkv_width(dimensions: Dimensions) -> Count:
@@ -53,12 +62,21 @@ def qkv_width(dimensions: Dimensions) -> Count:
 
 
 def query_key_norms(dimensions: Dimensions) -> list[Operation]:
-    """Norms of every head of Q and K: each keeps its input and 1/σ a head."""
+    """Norms of every head of Q and K: each keeps its input and 1/σ a head.
+
+    Transformer Engine's input is a copy. Megatron-Core's own is a view of the QKV output and keeps
+    all of it, except that Q is copied where heads share groups.
+    """
     architecture = dimensions.architecture
     if not architecture.qk_layernorm:
         return []
     rows = dimensions.tokens * (dimensions.heads + dimensions.groups)
-    return [norm(dimensions, "self_attention.qk_layernorm", rows, architecture.kv_channels)]
+    both = norm(dimensions, "self_attention.qk_layernorm", rows, architecture.kv_channels)
+    if dimensions.transformer_engine:
+        return [both]
+    query, key = dimensions.query_bytes, dimensions.key_bytes
+    copied = query if has_groups(dimensions) else 0
+    return [both._replace(saved=both.saved + copied + key)]
 
 
 def rotary(dimensions: Dimensions) -> Operation:
@@ -81,23 +99,47 @@ def core_attention(dimensions: Dimensions) -> list[Operation]:
     query, key = dimensions.query_bytes, dimensions.key_bytes
     mixed = query + 2 * key
     if not dimensions.unfused_attention:
-        return flash_attention(dimensions, AttentionTensors(query, key, key, query, mixed))
+        tensors = AttentionTensors(query, key, key, query, mixed, layer_variables(dimensions))
+        return flash_attention(dimensions, tensors)
     kept = unfused_kept_inputs(dimensions)
-    return unfused_attention(dimensions, AttentionTensors(query, query, query, query, kept))
+    variables = mixed + query + key if has_groups(dimensions) else 0
+    tensors = AttentionTensors(query, query, query, query, kept, variables)
+    return unfused_attention(dimensions, tensors)
+
+
+def layer_variables(dimensions: Dimensions) -> Count:
+    """What `SelfAttention.forward` holds until it returns: Q, K, V before they were rotated.
+
+    K and V are views of the QKV output, which flash attention copied; Q is a copy with groups.
+    """
+    rotates = dimensions.architecture.position_embedding_type in ROTARY
+    if not (rotates or dimensions.architecture.qk_layernorm):
+        return 0
+    query = dimensions.query_bytes
+    return query + 2 * dimensions.key_bytes + (query if has_groups(dimensions) else 0)
 
 
 def unfused_kept_inputs(dimensions: Dimensions) -> Count:
     """What Q, K and V keep alive where scores are made.
 
     With query groups, K and V repeated for each head. Without, V is a view of the QKV output and
-    keeps all of it; so are Q and K, unless they are rotated or normalised into new tensors.
+    keeps all of it (unless the norms of Q and K do); so are Q and K, unless they are rotated or
+    normalised into new tensors.
     """
     architecture = dimensions.architecture
     query = dimensions.query_bytes
-    if architecture.num_query_groups < architecture.num_attention_heads:
+    if has_groups(dimensions):
         return 3 * query
-    new = architecture.position_embedding_type in ROTARY or architecture.qk_layernorm
-    return 5 * query if new else 3 * query
+    if architecture.qk_layernorm and not dimensions.transformer_engine:
+        return 2 * query
+    rotated = architecture.position_embedding_type in ROTARY or architecture.qk_layernorm
+    return 5 * query if rotated else 3 * query
+
+
+def has_groups(dimensions: Dimensions) -> bool:
+    """Whether several query heads share a key."""
+    architecture = dimensions.architecture
+    return architecture.num_query_groups < architecture.num_attention_heads
 
 
 def output_gate(dimensions: Dimensions) -> list[Operation]:

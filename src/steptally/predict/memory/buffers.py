@@ -5,22 +5,31 @@ Source: `DistributedDataParallel` and `_ParamAndGradBuffer` of megatron-core 0.1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import lcm
 
 from steptally.job import Job
+from steptally.predict.buckets import (
+    BUCKET_ALIGNMENT,
+    PARAMETER_ALIGNMENT,
+    bucket_size,
+    data_parallel_shards,
+)
 from steptally.predict.count import Count
-from steptally.predict.layers import layer_kinds, mtp_layer_kinds
+from steptally.predict.layers import LayerKind, mtp_layer_kinds
 from steptally.predict.memory.dimensions import Dimensions
-from steptally.predict.memory.weights import Weight, end_weights, layer_weights
-from steptally.predict.ranks import expert_data_parallel_size
-from steptally.predict.stages import Chunk
-
-START_MULTIPLE = 64  # elements at which a parameter starts with the distributed optimizer
-END_MULTIPLE = 128  # elements to which a bucket is padded, beside the data-parallel size
-SMALLEST_BUCKET = 40_000_000  # elements; and a million for each data-parallel rank
+from steptally.predict.memory.program import Program
+from steptally.predict.memory.weights import (
+    HEAD,
+    WORD_EMBEDDINGS,
+    Weight,
+    embedding_weights,
+    final_norm_weights,
+    head_weight,
+    prediction_weights,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +38,7 @@ class Buffers:
 
     Experts have buffers of their own, reduced and sharded over their own data-parallel ranks.
     `vectors` are the dense elements outside linear layers: embeddings, norms, biases, LM head.
+    `dense_shards` and `expert_shards` are the ranks over which the distributed optimizer cuts each.
     """
 
     dense: Count
@@ -36,137 +46,153 @@ class Buffers:
     vectors: Count
     dense_padded: Count
     expert_padded: Count
+    dense_shards: Count
+    expert_shards: Count
 
 
-def chunk_weights(
-    job: Job, dimensions: Dimensions, chunk: Chunk
-) -> list[tuple[int, Sequence[Weight]]]:
-    """(repeats, tensors) of a chunk in model order: embedding, runs of equal layers, MTP, head."""
-    kinds = layer_kinds(job)
-    ends = end_weights(job, dimensions, chunk)
-    first = [weight for weight in ends if weight.name.startswith("embedding")]
-    found: list[tuple[int, Sequence[Weight]]] = [(1, first)]
-    for kind, run in groupby(kinds[index] for index in chunk.layers):
-        found.append((len(list(run)), layer_weights(dimensions, kind)))
-    for kind, run in groupby(mtp_layer_kinds(job)[: chunk.mtp_layers]):
-        found.append((len(list(run)), layer_weights(dimensions, kind)))
-    found.append((1, ends[len(first) :]))
+Runs = Sequence[tuple[Count, Sequence[Weight]]]
+LayerWeights = Callable[[LayerKind], Sequence[Weight]]
+
+
+def chunk_weights(job: Job, dimensions: Dimensions, program: Program, layer: LayerWeights) -> Runs:
+    """(repeats, tensors) of a chunk in Megatron-Core's order; `layer` gives a kind's tensors.
+
+    A tied head that is not on the embedding's chunk has a table of its own.
+    """
+    found: list[tuple[Count, Sequence[Weight]]] = []
+    if program.embedding_table:
+        found.append((1, embedding_weights(job, dimensions)))
+    found += [(run.layers, layer(run.kind)) for run in program.runs]
+    if program.final_norm:
+        found.append((1, final_norm_weights(job.architecture)))
+    for kind in mtp_layer_kinds(job)[: program.mtp_layers]:
+        found.append((1, prediction_weights(dimensions, layer(kind))))
+    tied = not job.architecture.untie_embeddings_and_output_weights
+    if program.head and not (tied and program.embedding):
+        found.append((1, [head_weight(dimensions)]))
     return found
 
 
-def chunk_buffers(job: Job, dimensions: Dimensions, chunk: Chunk) -> Buffers:
+def chunk_buffers(job: Job, weights: Runs, program: Program) -> Buffers:
     """The buffers of one chunk on one rank, exact to the element."""
-    weights = chunk_weights(job, dimensions, chunk)
-    dense = elements(weights, expert=False)
-    expert = elements(weights, expert=True)
-    if not job.recipe.use_distributed_optimizer:
-        return Buffers(
-            dense=dense,
-            expert=expert,
-            vectors=vector_elements(weights),
-            dense_padded=dense,
-            expert_padded=expert,
+    apart = job.layout.expert_model_parallel_size > 1
+    dense = elements(weights, lambda tensor: not (apart and tensor.expert))
+    expert = elements(weights, lambda tensor: apart and tensor.expert)
+    vectors = elements(
+        weights, lambda tensor: not tensor.expert and (not tensor.linear or tensor.name == HEAD)
+    )
+    padded = (dense, expert)
+    if job.recipe.use_distributed_optimizer:
+        padded = (
+            padded_elements(job, weights, program, expert=False),
+            padded_elements(job, weights, program, expert=True) if apart else 0,
         )
     return Buffers(
         dense=dense,
         expert=expert,
-        vectors=vector_elements(weights),
-        dense_padded=padded_elements(job, weights, chunk, expert=False),
-        expert_padded=padded_elements(job, weights, chunk, expert=True),
+        vectors=vectors,
+        dense_padded=padded[0],
+        expert_padded=padded[1],
+        dense_shards=shard_count(job, expert=False),
+        expert_shards=shard_count(job, expert=True),
     )
 
 
-def elements(weights: Iterable[tuple[Count, Sequence[Weight]]], *, expert: bool) -> Count:
-    """Elements of all dense tensors, or of all experts'."""
+def elements(weights: Runs, chosen: Callable[[Weight], bool]) -> Count:
+    """Elements of the tensors that are chosen, all copies."""
     total: Count = 0
     for repeats, tensors in weights:
         for tensor in tensors:
-            if tensor.expert == expert:
-                total = total + repeats * tensor.copies * tensor.elements
-    return total
-
-
-def vector_elements(weights: Iterable[tuple[Count, Sequence[Weight]]]) -> Count:
-    """Dense elements that are not a linear layer's weight, the LM head's among them."""
-    total: Count = 0
-    for repeats, tensors in weights:
-        for tensor in tensors:
-            if not tensor.expert and (not tensor.linear or tensor.name == "output_layer"):
+            if chosen(tensor):
                 total = total + repeats * tensor.copies * tensor.elements
     return total
 
 
 def shard_count(job: Job, *, expert: bool) -> int:
     """Ranks over which the distributed optimizer cuts its state: dp · cp, or experts' own."""
-    layout = job.layout
-    replicas = layout.data_parallel_size * layout.context_parallel_size
-    if expert:
-        replicas = expert_data_parallel_size(layout)
-    return max(1, replicas // layout.num_distributed_optimizer_instances)
+    return max(1, data_parallel_shards(job, expert=expert))
 
 
-def bucket_size(job: Job, chunk: Chunk) -> int | None:
-    """Elements after which a bucket of gradients is full; None where there is one bucket.
-
-    Only the first stage's first chunk is cut, and only with `overlap_grad_reduce`: the others'
-    reduction is off the critical path.
-    """
-    if not job.recipe.overlap_grad_reduce or chunk.pp > 0 or chunk.vpp > 0:
-        return None
-    ranks = shard_count(job, expert=False)
-    return job.recipe.ddp_bucket_size or max(SMALLEST_BUCKET, 1_000_000 * ranks)
-
-
-def padded_elements(
-    job: Job, weights: Sequence[tuple[int, Sequence[Weight]]], chunk: Chunk, *, expert: bool
-) -> int:
+def padded_elements(job: Job, weights: Runs, program: Program, *, expert: bool) -> int:
     """Elements of a buffer of the distributed optimizer.
 
     Each tensor starts at a multiple of 64 elements and each bucket ends where all ranks' shards are
-    equal and 256-byte aligned. A word embedding shared with another stage has its own bucket.
+    equal and 256-byte aligned. Only the first stage's first chunk is cut into buckets; a word
+    embedding shared with another stage has its own bucket.
     """
-    end = lcm(shard_count(job, expert=expert), END_MULTIPLE)
-    full = bucket_size(job, chunk)
-    shared = _shares_embedding(job, chunk) and not expert
-    if full is None and not shared:
-        sizes = (
-            repeats * tensor.copies * _multiple(tensor.elements, START_MULTIPLE)
-            for repeats, tensors in weights
-            for tensor in tensors
-            if tensor.expert == expert
-        )
-        return _multiple(sum(sizes), end)
+    end = lcm(shard_count(job, expert=expert), BUCKET_ALIGNMENT)
+    apart = job.layout.expert_model_parallel_size > 1
+    alone = _shared_names(job, program) if not expert else ()
+    if program.first and bucket_size(job) is not None:
+        return _walked(job, weights, alone, end, expert=expert)
+    own = elements_from(weights, end, lambda tensor: tensor.name in alone)
+    rest = elements_from(
+        weights,
+        PARAMETER_ALIGNMENT,
+        lambda tensor: (apart and tensor.expert) == expert and tensor.name not in alone,
+    )
+    return own + _multiple(rest, end)
+
+
+def _walked(job: Job, weights: Runs, alone: Sequence[str], end: int, *, expert: bool) -> int:
+    """Elements of a buffer that is cut into buckets, found by walking from the last tensor."""
+    full = bucket_size(job) or 0
+    apart = job.layout.expert_model_parallel_size > 1
     position = start = 0
-    for tensor in _backwards(weights, expert=expert):
-        own = shared and tensor.name in ("embedding.word_embeddings", "output_layer")
-        position = _multiple(position, START_MULTIPLE)
+    for tensor in _backwards(weights, grouped=job.recipe.moe_grouped_gemm):
+        if (apart and tensor.expert) != expert:
+            continue
+        own = tensor.name in alone
+        position = _multiple(position, PARAMETER_ALIGNMENT)
         if own and position > start:
             position = start = _multiple(position, end)
         position += tensor.elements
-        if own or (full is not None and position - start >= full):
+        if own or position - start >= full:
             position = start = _multiple(position, end)
     return _multiple(position, end)
 
 
-def _shares_embedding(job: Job, chunk: Chunk) -> bool:
-    """Whether this chunk's word embedding, or tied head, has a copy on another stage."""
+def elements_from(weights: Runs, start: int, chosen: Callable[[Weight], bool]) -> int:
+    """Elements of the chosen tensors, each padded to a multiple of `start`."""
+    total = 0
+    for repeats, tensors in weights:
+        for tensor in tensors:
+            if chosen(tensor):
+                total += repeats * tensor.copies * _multiple(tensor.elements, start)
+    return total
+
+
+def _shared_names(job: Job, program: Program) -> tuple[str, ...]:
+    """The tensors of this chunk that have a copy on another stage: embedding, or tied head."""
     if job.layout.pipeline_model_parallel_size == 1:
-        return False
+        return ()
     tied = not job.architecture.untie_embeddings_and_output_weights
-    if job.architecture.mtp_num_layers:
-        return chunk.embedding_table or (tied and chunk.head)
-    return tied and (chunk.embedding or chunk.head)
+    copied = tied or bool(job.architecture.mtp_num_layers)
+    if program.embedding:
+        return (WORD_EMBEDDINGS,) if copied and not program.head else ()
+    if program.mtp_layers:
+        return (WORD_EMBEDDINGS,)
+    return (HEAD,) if tied and program.head else ()
 
 
-def _backwards(
-    weights: Sequence[tuple[int, Sequence[Weight]]], *, expert: bool
-) -> Iterator[Weight]:
-    """Every tensor once, last first: roughly the order of the backward pass."""
+def _backwards(weights: Runs, *, grouped: bool) -> Iterator[Weight]:
+    """Every tensor once, last first: roughly the order of the backward pass.
+
+    Grouped experts are registered tensor by tensor, others expert by expert.
+    """
     for repeats, tensors in reversed(weights):
+        backwards = tensors[::-1]
+        if not grouped:
+            backwards = [tensor for copies in _by_copies(backwards) for tensor in copies]
         for _ in range(repeats):
-            for tensor in reversed(tensors):
-                if tensor.expert == expert:
-                    yield from (tensor for _ in range(tensor.copies))
+            for tensor in backwards:
+                for _ in range(tensor.copies if grouped else 1):
+                    yield tensor
+
+
+def _by_copies(tensors: Sequence[Weight]) -> Iterator[Sequence[Weight]]:
+    for copies, run in groupby(tensors, lambda tensor: tensor.copies):
+        yield tuple(run) * copies
 
 
 def _multiple(number: int, step: int) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptally.predict.count import Count
 from steptally.predict.memory.dimensions import Dimensions
-from steptally.predict.memory.operation import Operation
+from steptally.predict.memory.operation import Operation, larger
 
 NAME = "self_attention.core_attention"
 # Longest row for which Megatron-Core has a fused softmax kernel (`is_kernel_available`).
@@ -21,6 +21,8 @@ class AttentionTensors(NamedTuple):
     """Bytes of what core attention reads and writes, on one rank and micro-batch.
 
     `kept_inputs` is what Q, K and V keep alive: more than themselves where one is a view.
+    `variables` is what the layer's own variables keep alive beside that while attention and the
+    projection run forward: the QKV output, of which V is a view.
     """
 
     query: Count
@@ -28,6 +30,7 @@ class AttentionTensors(NamedTuple):
     value: Count
     output: Count
     kept_inputs: Count
+    variables: Count
 
 
 class Extra(NamedTuple):
@@ -51,7 +54,7 @@ def flash_attention(dimensions: Dimensions, tensors: AttentionTensors) -> list[O
         Operation(
             NAME,
             tensors.kept_inputs + log_sum_exp + extra.saved,
-            tensors.output + extra.forward,
+            tensors.output + tensors.variables + extra.forward,
             tensors.output + gradients + sum_of_query_gradient + extra.backward,
         )
     ]
@@ -79,7 +82,8 @@ def context_parallel_extra(dimensions: Dimensions, tensors: AttentionTensors) ->
 def unfused_attention(dimensions: Dimensions, tensors: AttentionTensors) -> list[Operation]:
     """The whole [heads, s, s] matrix: scores, softmax, dropout, and the product with V.
 
-    `tensors.key` and `tensors.value` are repeated for every query head, as Megatron-Core does.
+    `tensors.key` and `tensors.value` are repeated for every query head, as Megatron-Core does. The
+    scores stay alive in forward until attention returns; V's gradient waits for Q's and K's.
     """
     element, recipe = dimensions.element, dimensions.recipe
     pairs = dimensions.heads * dimensions.tokens * dimensions.layout.seq_length
@@ -87,20 +91,29 @@ def unfused_attention(dimensions: Dimensions, tensors: AttentionTensors) -> list
     probabilities, softmax = softmax_operation(dimensions, pairs)
     dropped = recipe.attention_dropout > 0
     kept_probabilities = scores if dropped else probabilities
+    alive = scores + tensors.variables
     new_buffer = scores if dimensions.transformer_engine else 0  # else a lasting one
     return [
         Operation(
             f"{NAME}.scores",
             tensors.kept_inputs - tensors.value,
-            scores + new_buffer,
-            scores + tensors.query + tensors.key,
+            alive + new_buffer,
+            scores + tensors.query + tensors.key + tensors.value,
         ),
-        softmax,
-        Operation(f"{NAME}.attention_dropout", pairs if dropped else 0, scores, 2 * scores),
+        softmax._replace(
+            forward=softmax.forward + alive + tensors.value,
+            backward=softmax.backward + tensors.value,
+        ),
+        Operation(
+            f"{NAME}.attention_dropout",
+            pairs if dropped else 0,
+            alive + tensors.value + (scores if dropped else 0),
+            2 * scores + tensors.value,
+        ),
         Operation(
             f"{NAME}.context",
             kept_probabilities + tensors.value,
-            2 * tensors.output,
+            alive + 2 * tensors.output,
             tensors.output + scores + tensors.value,
         ),
     ]
@@ -111,16 +124,20 @@ def softmax_operation(dimensions: Dimensions, pairs: Count) -> tuple[Count, Oper
 
     In 16 bits the fused kernel or torch keeps its output, which is also what the product reads. In
     fp32 (`attention_softmax_in_fp32`) it keeps that output, and the product a 16-bit copy. Where
-    torch masks a view of the scores in place, backward makes four copies of them (CopySlices).
+    torch masks a view of the scores in place, backward makes four copies of them (CopySlices), when
+    the softmax's own are gone. Each layer makes its own causal mask, [s, s] bytes by way of two in
+    fp32, and keeps it.
     """
     element, recipe = dimensions.element, dimensions.recipe
     name = f"{NAME}.softmax"
     scores = pairs * element
     if has_fused_softmax(dimensions):
-        return 0, Operation(name, scores, scores, 2 * scores)
+        return 0, Operation(name, scores, 0, scores)
+    mask = dimensions.layout.seq_length**2
     if recipe.attention_softmax_in_fp32 and element == 2:
-        return scores, Operation(name, 4 * pairs, scores + 4 * pairs, scores + 8 * pairs)
-    return 0, Operation(name, scores, scores, 4 * scores)
+        peaks = (scores + larger(4 * pairs, 8 * mask), 8 * pairs)
+        return scores, Operation(name, 4 * pairs + mask, *peaks)
+    return 0, Operation(name, scores + mask, 8 * mask, 3 * scores)
 
 
 def has_fused_softmax(dimensions: Dimensions) -> bool:

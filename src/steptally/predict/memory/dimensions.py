@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steptally.job import Architecture, Job, Layout, Recipe
+from steptally.predict.attention_kernel import UNFUSED, attention_kernel
 from steptally.predict.count import Count
-from steptally.predict.precision import ELEMENT_BYTES
+from steptally.predict.precision import ELEMENT_BITS, uses_transformer_engine
 
 # Beside its 1-byte elements a quantized tensor keeps scales: one of so many bytes for so many
 # elements (Transformer Engine's block sizes); those for a whole tensor do not count.
@@ -142,15 +143,10 @@ def layout_dimensions(
         architecture=architecture,
         layout=layout,
         recipe=recipe,
-        element=ELEMENT_BYTES[recipe.params_dtype],
-        transformer_engine=recipe.transformer_impl == "transformer_engine",
-        unfused_attention=attention_is_unfused(recipe),
+        element=ELEMENT_BITS[recipe.params_dtype] // 8,
+        transformer_engine=uses_transformer_engine(job),
+        unfused_attention=attention_kernel(job) == UNFUSED,
     )
-
-
-def attention_is_unfused(recipe: Recipe) -> bool:
-    """Whether the [s, s] scores are made: always in Megatron-Core's own (local) layers."""
-    return recipe.transformer_impl == "local" or recipe.attention_backend in ("unfused", "local")
 
 
 def _sent_rows(architecture: Architecture, recipe: Recipe, own_tokens: Count) -> Count:

@@ -36,11 +36,10 @@ def embedding_operations(dimensions: Dimensions) -> list[Operation]:
     ]
 
 
-def head_operations(dimensions: Dimensions, *, final_norm: bool = True) -> list[Operation]:
-    """Final norm, LM head and loss of one micro-batch."""
+def final_norm_operations(dimensions: Dimensions) -> list[Operation]:
+    """The norm after the last decoder layer."""
     hidden = dimensions.architecture.hidden_size
-    first = [norm(dimensions, "final_layernorm", dimensions.own_tokens, hidden)]
-    return [*(first if final_norm else []), *output_layer(dimensions)]
+    return [norm(dimensions, "final_layernorm", dimensions.own_tokens, hidden)]
 
 
 def output_layer(dimensions: Dimensions) -> list[Operation]:
@@ -75,8 +74,8 @@ def cross_entropy(dimensions: Dimensions) -> Operation:
     if recipe.cross_entropy_loss_fusion and recipe.cross_entropy_fusion_impl == "te":
         return Operation("loss", logits, 0, 0)
     softmax = dimensions.tokens * dimensions.vocabulary * 4
-    rounded = logits if dimensions.element == 2 else 0
-    return Operation("loss", softmax, logits, rounded)
+    beside = logits if dimensions.element == 2 else 0  # fp32 logits become the softmax in place
+    return Operation("loss", softmax, beside, beside)
 
 
 def prediction_operations(dimensions: Dimensions, layer: Sequence[Operation]) -> list[Operation]:

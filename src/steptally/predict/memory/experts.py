@@ -13,6 +13,7 @@ from steptally.predict.memory.attention import bias_dropout_add
 from steptally.predict.memory.dimensions import Dimensions
 from steptally.predict.memory.mlp import activation, feed_forward, fuses_activation
 from steptally.predict.memory.operation import Operation, held, larger, norm, weight_gradient
+from steptally.predict.memory.weights import expert_ffn
 
 NAME = "mlp"
 
@@ -110,8 +111,10 @@ def routed_bytes(dimensions: Dimensions) -> Routed:
     if recipe.moe_token_dispatcher_type == "allgather":
         group = dimensions.ep * dimensions.etp
         return Routed(0, received, 0, dimensions.own_tokens * group * row, 0)
-    sorts = (architecture.num_experts or 0) // dimensions.ep > 1
     exchanges, gathers = dimensions.ep > 1, dimensions.etp > 1
+    sorts = (architecture.num_experts or 0) // dimensions.ep > 1
+    if recipe.moe_pad_expert_input_to_capacity:
+        sorts = sorts & (exchanges | gathers)  # from one rank, equal parts arrive in order
     arrived = received // dimensions.etp
     before = (sorts | exchanges | gathers) * sent
     after = exchanges * (sorts | gathers) * arrived
@@ -147,7 +150,7 @@ def routed_experts(dimensions: Dimensions) -> list[Operation]:
     probability; unfused also the unweighted product.
     """
     architecture, element = dimensions.architecture, dimensions.element
-    rows, width = dimensions.expert_rows, (architecture.moe_ffn_hidden_size or 0) // dimensions.etp
+    rows, width = dimensions.expert_rows, expert_ffn(architecture) // dimensions.etp
     channels = expert_width(dimensions)
     up = 2 * width if architecture.gated_linear_unit else width
     experts = (architecture.num_experts or 0) // dimensions.ep
@@ -174,11 +177,13 @@ def combine(dimensions: Dimensions) -> Operation:
     """Unsort, reduce-scatter and all-to-all back, unpermute, add the shared experts' output."""
     routed = routed_bytes(dimensions)
     kept = 0 if dimensions.recipe.moe_permute_fusion else 8 * dimensions.sent_rows
-    moved = routed.received + larger(routed.sorted, routed.sent) + routed.gathered
+    scattered = (dimensions.etp > 1) * routed.received // dimensions.etp
+    moved = routed.received + larger(routed.sorted + scattered, routed.sent) + routed.gathered
+    last = routed.sent + dimensions.hidden_bytes
     return Operation(
         f"{NAME}.token_dispatcher.combine",
         kept,
-        routed.waiting + moved + _waiting_shared_output(dimensions) + dimensions.hidden_bytes,
+        routed.waiting + larger(moved, last) + _waiting_shared_output(dimensions),
         moved,
     )
 

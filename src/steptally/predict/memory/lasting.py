@@ -1,7 +1,7 @@
 """Workspaces that the first step allocates and nothing frees: they are alive at every later peak.
 
 Sources: `get_dummy_wgrad` and `get_cublas_workspace` of Transformer Engine 2.11;
-`GlobalMemoryBuffer`, `RotaryEmbedding` and `get_default_causal_mask` of megatron-core 0.16.1;
+`GlobalMemoryBuffer` and `RotaryEmbedding` of megatron-core 0.16.1;
 `getChosenWorkspaceSize` of PyTorch (aten/src/ATen/cuda/CublasHandlePool.cpp).
 """
 
@@ -12,12 +12,11 @@ from collections.abc import Iterable, Sequence
 from steptally.job import Device, Job
 from steptally.predict.count import Count
 from steptally.predict.memory.attention import ROTARY
-from steptally.predict.memory.core_attention import has_fused_softmax
 from steptally.predict.memory.dimensions import FP8_SCALES, Dimensions
 from steptally.predict.memory.operation import larger
+from steptally.predict.memory.program import Program
 from steptally.predict.memory.resident import Line
 from steptally.predict.memory.weights import Weight
-from steptally.predict.stages import Chunk
 
 MIB = 2**20
 HOPPER_CUBLAS_BYTES = 32 * MIB  # from compute capability 9.0, in torch and Transformer Engine
@@ -29,20 +28,32 @@ GROUPED_GEMM_STREAMS = 4  # Transformer Engine's `get_num_cublas_streams`
 def lasting_lines(
     job: Job,
     dimensions: Dimensions,
-    chunks: Sequence[Chunk],
+    programs: Sequence[Program],
     weights: Iterable[tuple[Count, Sequence[Weight]]],
     device: Device | None,
 ) -> list[Line]:
-    """Every lasting workspace of a rank that holds `chunks`, with the tensors `weights`."""
+    """Every lasting workspace of a rank that runs `programs`, with the tensors `weights`."""
     tensors = [tensor for _, run in weights for tensor in run]
-    heads = any(chunk.head for chunk in chunks)
-    layers = sum(len(chunk.layers) for chunk in chunks)
+    has_head = any(program.head for program in programs)
+    layers = sum(program.layers for program in programs)
+    return workspace_lines(job, dimensions, tensors, weights, has_head, layers, device)
+
+
+def workspace_lines(
+    job: Job,
+    dimensions: Dimensions,
+    tensors: Sequence[Weight],
+    weights: Iterable[tuple[Count, Sequence[Weight]]],
+    has_head: bool,
+    layers: Count,
+    device: Device | None,
+) -> list[Line]:
+    """The same for `layers` decoder layers, with or without the LM head."""
     found = (
         ("dummy weight gradients", dummy_gradients(dimensions, tensors)),
         ("FP8 weight copies", fp8_weight_copies(job, weights, device)),
-        ("gathered sequence (global memory buffer)", global_buffer(dimensions, heads)),
+        ("gathered sequence (global memory buffer)", global_buffer(dimensions, has_head)),
         ("rotary embedding", rotary_embedding(dimensions, layers)),
-        ("causal mask", causal_mask(dimensions)),
         ("cuBLAS workspaces", cublas_workspaces(job, device)),
     )
     return [Line("transient", f"workspace: {name}", size) for name, size in found]
@@ -110,13 +121,6 @@ def rotary_embedding(dimensions: Dimensions, layers: Count) -> Count:
     if architecture.position_embedding_type not in ROTARY:
         return 0
     return dimensions.sequence * width * 4 * copies
-
-
-def causal_mask(dimensions: Dimensions) -> Count:
-    """[s, s] of one byte, cached, where torch's softmax is masked."""
-    if not dimensions.unfused_attention or has_fused_softmax(dimensions):
-        return 0
-    return dimensions.layout.seq_length**2
 
 
 def cublas_workspaces(job: Job, device: Device | None) -> int:

@@ -130,7 +130,7 @@ def _tensors(dimensions: Dimensions) -> AttentionTensors:
     heads = dimensions.tokens * dimensions.heads * dimensions.element
     key = heads * _key_width(architecture)
     value = heads * architecture.v_head_dim
-    return AttentionTensors(key, key, value, value, 2 * key + value)
+    return AttentionTensors(key, key, value, value, 2 * key + value, 0)
 
 
 def _key_width(architecture: Architecture) -> int:

@@ -8,6 +8,12 @@ chunk states again in backward.
 from __future__ import annotations
 
 from steptally.job import Architecture
+from steptally.predict.mamba_terms import (
+    SCAN_CHUNK,
+    mamba_convolution_channels,
+    mamba_heads,
+    mamba_inner_size,
+)
 from steptally.predict.memory.attention import bias_dropout_add
 from steptally.predict.memory.dimensions import Dimensions
 from steptally.predict.memory.operation import (
@@ -18,18 +24,15 @@ from steptally.predict.memory.operation import (
     row_linear,
 )
 
-EXPANSION = 2  # channels of the scan over hidden, where mamba_num_heads does not say otherwise
-CHUNK_TOKENS = 128  # tokens of a chunk of the scan (`chunk_size` of MambaMixer)
-
 
 def mamba_operations(dimensions: Dimensions) -> list[Operation]:
     """Norm, input projection, convolution and scan, gated norm, output projection, residual add."""
     architecture, tp = dimensions.architecture, dimensions.tp
     hidden, element = architecture.hidden_size, dimensions.element
-    inner = inner_channels(architecture) // tp
+    inner = mamba_inner_size(architecture) // tp
     projected = projection_width(architecture) // tp
     scanned = dimensions.tokens * inner * element
-    states = dimensions.tokens * inner * architecture.mamba_state_dim * 4 // CHUNK_TOKENS
+    states = dimensions.tokens * inner * architecture.mamba_state_dim * 4 // SCAN_CHUNK
     branch = [
         norm(dimensions, "norm", dimensions.own_tokens, hidden),
         column_linear(dimensions, "mixer.in_proj", hidden, projected),
@@ -48,15 +51,7 @@ def mamba_operations(dimensions: Dimensions) -> list[Operation]:
     ]
 
 
-def inner_channels(architecture: Architecture) -> int:
-    """Channels of the scan, over all ranks: heads · head width, or twice the hidden size."""
-    if architecture.mamba_num_heads is not None:
-        return architecture.mamba_num_heads * architecture.mamba_head_dim
-    return EXPANSION * architecture.hidden_size
-
-
 def projection_width(architecture: Architecture) -> int:
     """Outputs of the input projection: gate, input, B, C and time step of every head."""
-    inner = inner_channels(architecture)
-    groups = 2 * architecture.mamba_num_groups * architecture.mamba_state_dim
-    return 2 * inner + groups + inner // architecture.mamba_head_dim
+    inner = mamba_inner_size(architecture)
+    return inner + mamba_convolution_channels(architecture) + mamba_heads(architecture)

@@ -6,7 +6,7 @@ Source: `MLP` and the fused activations of megatron-core 0.16.1 (fusions/fused_b
 from __future__ import annotations
 
 from steptally.predict.count import Count
-from steptally.predict.memory.attention import bias_dropout_add
+from steptally.predict.memory.attention import bias_dropout_add, post_norm
 from steptally.predict.memory.dimensions import Dimensions
 from steptally.predict.memory.operation import (
     Operation,
@@ -23,6 +23,7 @@ def mlp_operations(dimensions: Dimensions) -> list[Operation]:
     branch = [
         norm(dimensions, "pre_mlp_layernorm", dimensions.own_tokens, hidden),
         *feed_forward(dimensions, "mlp", dimensions.ffn, saves_input=True),
+        *post_norm(dimensions, "post_mlp_layernorm"),
     ]
     return [*held(branch, dimensions.hidden_bytes), bias_dropout_add(dimensions, "mlp_bda")]
 
@@ -45,8 +46,8 @@ def activation(dimensions: Dimensions, name: str, rows: Count, width: Count) -> 
     """The nonlinearity, [rows, up] → [rows, width]; the down projection keeps its output.
 
     Fused with the bias it keeps its input alone. Unfused, torch keeps what each factor needs: of
-    SwiGLU the input and σ-gated half, of squared ReLU the ReLU's output only. The backward
-    of a gate puts the two halves' gradients together.
+    SwiGLU the input, the σ-gated half and the other half plus its offset, of squared ReLU the
+    ReLU's output only. The backward of a gate puts the two halves' gradients together.
     """
     architecture = dimensions.architecture
     unit = rows * width * dimensions.element
@@ -56,7 +57,7 @@ def activation(dimensions: Dimensions, name: str, rows: Count, width: Count) -> 
         return Operation(name, unit, unit, 2 * unit)
     if fuses_activation(dimensions):
         return Operation(name, 2 * unit, unit, 3 * unit)
-    return Operation(name, 3 * unit, unit, 5 * unit)
+    return Operation(name, 4 * unit, unit, 5 * unit)
 
 
 def fuses_activation(dimensions: Dimensions) -> bool:

@@ -7,7 +7,9 @@ Sources: `CheckpointFunction` and `CheckpointWithoutOutput` (tensor_parallel/ran
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
+from steptally.errors import InputError, did_you_mean
 from steptally.predict.count import Count
 from steptally.predict.layers import LayerKind
 from steptally.predict.memory import core_attention
@@ -24,22 +26,30 @@ def checkpointed(
     """Operations that run without keeping anything but `stored`, and again in backward.
 
     Running again keeps what a first run would have kept, while `gradient`, that of their output,
-    waits. Their own backward follows at once.
+    waits. Their own backward follows at once, beside the second output, of the same size, which
+    `CheckpointFunction.backward` still holds.
     """
     inner = footprint(operations)
     return Operation(
         name,
         stored,
         running_peak(operations),
-        larger(inner.forward_peak + gradient, inner.backward_peak),
+        gradient + larger(inner.forward_peak, inner.backward_peak),
     )
 
 
 def running_peak(operations: Sequence[Operation]) -> Count:
-    """The peak of operations that keep nothing: of one at a time, with what it would have kept."""
+    """The peak of operations that keep nothing: of one at a time, with what it would have kept.
+
+    Core attention counts as one: its variables keep all of it alive until it returns.
+    """
     peak: Count = 0
-    for operation in operations:
-        peak = larger(peak, operation.forward + operation.saved)
+    for inside, run in groupby(operations, lambda one: one.name.startswith(core_attention.NAME)):
+        if inside:
+            peak = larger(peak, footprint(run).forward_peak)
+        else:
+            for operation in run:
+                peak = larger(peak, operation.forward + operation.saved)
     return peak
 
 
@@ -65,6 +75,11 @@ def selectively_recomputed(
     if layout.recompute_granularity != "selective":
         return operations
     for module in layout.recompute_modules:
+        if module not in TRANSFORMS:
+            raise InputError(
+                f"recompute_modules holds {module!r}{did_you_mean(module, TRANSFORMS)}: "
+                f"Megatron-Core knows {', '.join(TRANSFORMS)}."
+            )
         operations = TRANSFORMS[module](dimensions, kind, operations)
     return operations
 

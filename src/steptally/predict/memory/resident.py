@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from steptally.job import Job, Recipe
 from steptally.predict.count import Count
-from steptally.predict.memory.buffers import Buffers, shard_count
-from steptally.predict.precision import ELEMENT_BYTES, gradient_dtype
+from steptally.predict.memory.buffers import Buffers
+from steptally.predict.precision import ELEMENT_BITS, gradient_dtype
 
 # The numbers that each optimizer keeps for a parameter. Muon's are for matrices of linear layers;
 # everything else gets Adam's.
@@ -39,7 +39,7 @@ def parameter_line(job: Job, buffers: Buffers) -> Line:
     """Parameters in the training dtype; with the distributed optimizer in padded buffers."""
     dtype = job.recipe.params_dtype
     elements = buffers.dense_padded + buffers.expert_padded
-    return Line("resident", f"parameters ({dtype})", elements * ELEMENT_BYTES[dtype])
+    return Line("resident", f"parameters ({dtype})", elements * ELEMENT_BITS[dtype] // 8)
 
 
 def gradient_line(job: Job, buffers: Buffers) -> Line:
@@ -48,7 +48,7 @@ def gradient_line(job: Job, buffers: Buffers) -> Line:
     if job.recipe.use_precision_aware_optimizer:
         dtype = job.recipe.main_grads_dtype
     elements = buffers.dense_padded + buffers.expert_padded
-    return Line("iteration", f"gradient buffer ({dtype})", elements * ELEMENT_BYTES[dtype])
+    return Line("iteration", f"gradient buffer ({dtype})", elements * ELEMENT_BITS[dtype] // 8)
 
 
 def optimizer_lines(job: Job, buffers: Buffers) -> list[Line]:
@@ -63,7 +63,7 @@ def optimizer_lines(job: Job, buffers: Buffers) -> list[Line]:
     if recipe.optimizer_cpu_offload:
         kept = elements - _offloaded(elements, recipe.optimizer_offload_fraction)
     for name, dtype in moment_dtypes(recipe):
-        lines.append(Line("resident", f"{name} ({dtype})", kept * ELEMENT_BYTES[dtype]))
+        lines.append(Line("resident", f"{name} ({dtype})", kept * ELEMENT_BITS[dtype] // 8))
     if recipe.optimizer in MATRIX_OPTIMIZERS:
         vectors = buffers.vectors * elements // (buffers.dense + buffers.expert)
         lines.append(Line("resident", "Adam's second moment of vectors (fp32)", 4 * vectors))
@@ -74,8 +74,8 @@ def optimizer_elements(job: Job, buffers: Buffers) -> Count:
     """Parameters whose optimizer state this rank keeps: all, or its shard of each buffer."""
     if not job.recipe.use_distributed_optimizer:
         return buffers.dense + buffers.expert
-    dense = buffers.dense_padded // shard_count(job, expert=False)
-    return dense + buffers.expert_padded // shard_count(job, expert=True)
+    dense = buffers.dense_padded // buffers.dense_shards
+    return dense + buffers.expert_padded // buffers.expert_shards
 
 
 def main_parameter_bytes(recipe: Recipe) -> tuple[str, int]:
@@ -88,7 +88,7 @@ def main_parameter_bytes(recipe: Recipe) -> tuple[str, int]:
         return "fp32", 4
     if recipe.main_params_dtype == "fp32" and recipe.bf16:
         return "fp32, 16-bit remainders", 2
-    return recipe.main_params_dtype, ELEMENT_BYTES[recipe.main_params_dtype]
+    return recipe.main_params_dtype, ELEMENT_BITS[recipe.main_params_dtype] // 8
 
 
 def moment_dtypes(recipe: Recipe) -> list[tuple[str, str]]:

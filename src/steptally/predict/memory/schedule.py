@@ -27,44 +27,44 @@ class Moment(NamedTuple):
     in_flight: tuple[int, ...]
 
 
-def warmup_passes(
-    *, stages: int, stage: int, chunks: int, microbatches: int, group: int, extra: int = 0
-) -> int:
+class Sizes(NamedTuple):
+    """What a schedule depends on besides the stage: pipeline stages, chunks of each, micro-batches.
+
+    `group` is `microbatch_group_size_per_vp_stage`, by default the number of stages; `extra` is 1
+    with `overlap_moe_expert_parallel_comm`.
+    """
+
+    stages: int
+    chunks: int
+    microbatches: int
+    group: int
+    extra: int = 0
+
+
+def warmup_passes(sizes: Sizes, stage: int) -> int:
     """Forward passes of a rank before its first backward pass.
 
-    1F1B: p − 1 − r. Interleaved: 2(p − 1 − r) + (v − 1) · group, and one more with
-    `overlap_moe_expert_parallel_comm` (`extra`). Without a pipeline: 0.
+    1F1B: p − 1 − r. Interleaved: 2(p − 1 − r) + (v − 1) · group + extra. Without a pipeline: 0.
     """
-    if stages == 1:
+    if sizes.stages == 1:
         return 0
-    if chunks == 1:
-        warmup = stages - stage - 1
+    if sizes.chunks == 1:
+        warmup = sizes.stages - stage - 1
     else:
-        warmup = 2 * (stages - stage - 1) + (chunks - 1) * group + extra
-    return min(warmup, microbatches * chunks)
+        warmup = 2 * (sizes.stages - stage - 1) + (sizes.chunks - 1) * sizes.group + sizes.extra
+    return min(warmup, sizes.microbatches * sizes.chunks)
 
 
-def passes(
-    *, stages: int, stage: int, chunks: int, microbatches: int, group: int, extra: int = 0
-) -> Iterator[Pass]:
+def passes(sizes: Sizes, stage: int) -> Iterator[Pass]:
     """Every pass of one rank in one step, in order: warm-up, 1F1B, cool-down.
 
-    `group` is `microbatch_group_size_per_vp_stage`, by default the number of stages.
-
-    >>> [int(p.forward) for p in passes(stages=2, stage=0, chunks=1, microbatches=2, group=2)]
+    >>> [int(p.forward) for p in passes(Sizes(2, 1, 2, 2), stage=0)]
     [1, 1, 0, 0]
     """
-    order = list(_table(microbatches, chunks, group))
-    warmup = warmup_passes(
-        stages=stages,
-        stage=stage,
-        chunks=chunks,
-        microbatches=microbatches,
-        group=group,
-        extra=extra,
-    )
+    order = list(_table(sizes))
+    warmup = warmup_passes(sizes, stage)
     forward = [Pass(True, microbatch, chunk) for microbatch, chunk in order]
-    backward = [Pass(False, microbatch, chunks - 1 - chunk) for microbatch, chunk in order]
+    backward = [Pass(False, microbatch, sizes.chunks - 1 - chunk) for microbatch, chunk in order]
     yield from forward[:warmup]
     for ahead, behind in zip(forward[warmup:], backward, strict=False):
         yield ahead
@@ -72,36 +72,29 @@ def passes(
     yield from backward[len(forward) - warmup :]
 
 
-def moments(
-    *, stages: int, stage: int, chunks: int, microbatches: int, group: int, extra: int = 0
-) -> tuple[Moment, ...]:
+def enough_microbatches(sizes: Sizes) -> int:
+    """So many micro-batches show every moment: the steady part of a schedule repeats.
+
+    More than fill the pipeline twice add none; an incomplete last group stays.
+    """
+    enough = 2 * sizes.group * (2 * sizes.stages // sizes.group + 2)
+    return min(sizes.microbatches, enough + sizes.microbatches % sizes.group)
+
+
+def moments(sizes: Sizes, stage: int) -> tuple[Moment, ...]:
     """The moments of a step at which memory can peak: none holds less of all than another.
 
-    The steady part of a schedule repeats, so more micro-batches than fill the pipeline twice add
-    no new moment.
-
-    >>> [m.in_flight for m in moments(stages=4, stage=1, chunks=1, microbatches=8, group=4)]
+    >>> [moment.in_flight for moment in moments(Sizes(4, 1, 8, 4), stage=1)]
     [(3,), (3,)]
     """
-    enough = 2 * group * (2 * stages // group + 2)
-    fewer = min(microbatches, enough + microbatches % group)
-    return _moments(stages, stage, chunks, fewer, group, extra)
+    return _moments(sizes._replace(microbatches=enough_microbatches(sizes)), stage)
 
 
 @lru_cache(maxsize=16384)
-def _moments(
-    stages: int, stage: int, chunks: int, microbatches: int, group: int, extra: int
-) -> tuple[Moment, ...]:
-    held = [0] * chunks
+def _moments(sizes: Sizes, stage: int) -> tuple[Moment, ...]:
+    held = [0] * sizes.chunks
     found: dict[tuple[bool, int], set[tuple[int, ...]]] = {}
-    for one in passes(
-        stages=stages,
-        stage=stage,
-        chunks=chunks,
-        microbatches=microbatches,
-        group=group,
-        extra=extra,
-    ):
+    for one in passes(sizes, stage):
         held[one.chunk] += one.forward
         found.setdefault((one.forward, one.chunk), set()).add(tuple(held))
         held[one.chunk] -= not one.forward
@@ -110,11 +103,6 @@ def _moments(
         for (forward, chunk), sets in found.items()
         for counts in sorted(_undominated(sets))
     )
-
-
-def in_flight(*, stages: int, stage: int, microbatches: int) -> int:
-    """Micro-batches whose activations a rank of 1F1B holds at most: min(m, p − r)."""
-    return min(microbatches, stages - stage)
 
 
 def _undominated(found: set[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
@@ -127,8 +115,8 @@ def _undominated(found: set[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
             yield counts
 
 
-def _table(microbatches: int, chunks: int, group: int) -> Iterator[tuple[int, int]]:
+def _table(sizes: Sizes) -> Iterator[tuple[int, int]]:
     """(micro-batch, chunk) in the order of forward passes: a group of micro-batches at a time."""
-    for first in range(0, microbatches, group):
-        members = range(first, min(first + group, microbatches))
-        yield from ((microbatch, chunk) for chunk in range(chunks) for microbatch in members)
+    for first in range(0, sizes.microbatches, sizes.group):
+        members = range(first, min(first + sizes.group, sizes.microbatches))
+        yield from ((microbatch, chunk) for chunk in range(sizes.chunks) for microbatch in members)

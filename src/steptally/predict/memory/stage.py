@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cache, partial
+from operator import mul
+from typing import NamedTuple
 
 from steptally.job import Device, Job
-from steptally.predict.memory.buffers import Buffers, chunk_buffers, chunk_weights
+from steptally.predict.memory.buffers import Buffers, Runs, chunk_buffers, chunk_weights
 from steptally.predict.memory.chunk import Segment, chunk_footprint, chunk_segments
 from steptally.predict.memory.dimensions import Dimensions, dimensions
 from steptally.predict.memory.lasting import lasting_lines
+from steptally.predict.memory.layer import layer_operations
 from steptally.predict.memory.operation import Footprint
+from steptally.predict.memory.program import Program, stage_programs
 from steptally.predict.memory.resident import (
     Line,
     gradient_line,
     optimizer_lines,
     parameter_line,
 )
-from steptally.predict.memory.schedule import Moment, moments
+from steptally.predict.memory.schedule import Moment, Sizes, moments
+from steptally.predict.memory.weights import layer_weights
 from steptally.predict.precision import gradient_dtype
-from steptally.predict.stages import Chunk, model_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +35,19 @@ class StageMemory:
     """The parts of one stage's account, in bytes of any one of its ranks.
 
     `lines` last through a later step; `moment` is the pass at which the peak is reached, and
-    `activation_peak` what activations and temporaries need then.
+    `activation_peak` what activations and temporaries need then. The other two are what the
+    optimizer step and a checkpoint save need for themselves, when no activation is alive.
     """
 
     stage: int
-    chunks: tuple[Chunk, ...]
-    segments: tuple[tuple[Segment, ...], ...]
+    programs: tuple[Program, ...]
+    segments: tuple[Sequence[Segment], ...]
     footprints: tuple[Footprint, ...]
     lines: tuple[Line, ...]
     moment: Moment
     activation_peak: int
     optimizer_temporary: int
+    checkpoint_temporary: int
 
     @property
     def lasting(self) -> int:
@@ -60,6 +66,11 @@ class StageMemory:
         return self.lasting + max(self.activation_peak, self.optimizer_temporary)
 
     @property
+    def checkpoint_peak(self) -> int:
+        """The most that is allocated at once while a checkpoint is saved, between two steps."""
+        return self.lasting + self.checkpoint_temporary
+
+    @property
     def first_step_peak(self) -> int:
         """The most that is allocated at once until the first optimizer step ends."""
         return max(
@@ -72,49 +83,100 @@ def is_moment(line: Line) -> bool:
     return line.lifetime == "resident" and not line.name.startswith(("parameters", "main"))
 
 
+class ChunkMemory(NamedTuple):
+    """What one program keeps and needs: activations by segment, tensors, buffers."""
+
+    segments: Sequence[Segment]
+    footprint: Footprint
+    weights: Runs
+    buffers: Buffers
+
+
 def all_stages(job: Job, device: Device | None = None) -> list[StageMemory]:
-    """The memory of every pipeline stage, first to last."""
+    """The memory of every pipeline stage, first to last; each distinct program is worked out once.
+
+    `device` decides how large cuBLAS workspaces and FP8 copies are; without one, as on Hopper.
+
+    >>> from steptally.job import job_from_settings
+    >>> job = job_from_settings({"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    ...     "seq_length": 32, "vocab_size": 128, "pipeline_model_parallel_size": 2})
+    >>> [stage.moment.in_flight for stage in all_stages(job)]
+    [(1,), (1,)]
+    """
     sizes = dimensions(job)
-    chunks = model_chunks(job)
+    layer = cache(partial(layer_operations, sizes))
+    weights = cache(partial(layer_weights, sizes))
+
+    @cache
+    def chunk(program: Program) -> ChunkMemory:
+        segments = chunk_segments(job, sizes, program, layer)
+        tensors = chunk_weights(job, sizes, program, weights)
+        return ChunkMemory(
+            segments,
+            chunk_footprint(sizes, segments),
+            tensors,
+            chunk_buffers(job, tensors, program),
+        )
+
+    @cache
+    def lines(programs: tuple[Program, ...]) -> tuple[Line, ...]:
+        return lasting(job, sizes, programs, [chunk(program) for program in programs], device)
+
     return [
-        stage_memory(job, sizes, tuple(chunk for chunk in chunks if chunk.pp == stage), device)
-        for stage in range(job.layout.pipeline_model_parallel_size)
+        stage_memory(
+            job,
+            stage=stage,
+            programs=programs,
+            chunks=[chunk(program) for program in programs],
+            lines=lines(programs),
+        )
+        for stage, programs in enumerate(stage_programs(job))
     ]
 
 
 def stage_memory(
-    job: Job, sizes: Dimensions, chunks: tuple[Chunk, ...], device: Device | None = None
+    job: Job,
+    *,
+    stage: int,
+    programs: tuple[Program, ...],
+    chunks: Sequence[ChunkMemory],
+    lines: tuple[Line, ...],
 ) -> StageMemory:
-    """The memory of the ranks that hold `chunks`, by virtual stage."""
-    segments = tuple(tuple(chunk_segments(job, sizes, chunk)) for chunk in chunks)
-    footprints = tuple(chunk_footprint(sizes, parts) for parts in segments)
-    lines = lasting(job, sizes, chunks, device)
-    moment, activation_peak = worst_moment(footprints, stage_moments(job, chunks))
-    buffers = pipeline_buffers(job, sizes, chunks)
+    """The memory of the ranks of one stage, from that of its chunks."""
+    footprints = tuple(chunk.footprint for chunk in chunks)
+    moment, activation_peak = worst_moment(
+        footprints, moments(schedule_sizes(job, len(chunks)), stage)
+    )
     return StageMemory(
-        stage=chunks[0].pp,
-        chunks=chunks,
-        segments=segments,
+        stage=stage,
+        programs=programs,
+        segments=tuple(chunk.segments for chunk in chunks),
         footprints=footprints,
-        lines=(*lines, buffers),
+        lines=lines,
         moment=moment,
         activation_peak=activation_peak,
         optimizer_temporary=optimizer_temporary(job, lines),
+        checkpoint_temporary=checkpoint_temporary(job, [chunk.buffers for chunk in chunks]),
     )
 
 
 def lasting(
-    job: Job, sizes: Dimensions, chunks: Sequence[Chunk], device: Device | None
-) -> list[Line]:
-    """Resident state, gradient buffers and workspaces of all chunks together."""
-    buffers = joined_buffers([chunk_buffers(job, sizes, chunk) for chunk in chunks])
-    weights = list(chain.from_iterable(chunk_weights(job, sizes, chunk) for chunk in chunks))
-    return [
+    job: Job,
+    sizes: Dimensions,
+    programs: Sequence[Program],
+    chunks: Sequence[ChunkMemory],
+    device: Device | None,
+) -> tuple[Line, ...]:
+    """Resident state, gradient buffers and workspaces of a rank's chunks together."""
+    buffers = joined_buffers([chunk.buffers for chunk in chunks])
+    weights = [run for chunk in chunks for run in chunk.weights]
+    return (
         parameter_line(job, buffers),
         *optimizer_lines(job, buffers),
         gradient_line(job, buffers),
-        *lasting_lines(job, sizes, chunks, weights, device),
-    ]
+        *lasting_lines(job, sizes, programs, weights, device),
+        pipeline_buffers(job, sizes, programs),
+    )
 
 
 def joined_buffers(parts: Sequence[Buffers]) -> Buffers:
@@ -125,47 +187,77 @@ def joined_buffers(parts: Sequence[Buffers]) -> Buffers:
         vectors=sum(part.vectors for part in parts),
         dense_padded=sum(part.dense_padded for part in parts),
         expert_padded=sum(part.expert_padded for part in parts),
+        dense_shards=parts[0].dense_shards,
+        expert_shards=parts[0].expert_shards,
     )
 
 
-def stage_moments(job: Job, chunks: Sequence[Chunk]) -> tuple[Moment, ...]:
-    """The moments of this stage's schedule at which memory can peak."""
+def schedule_sizes(job: Job, chunks: int) -> Sizes:
+    """What the schedule of a job with `chunks` virtual stages depends on."""
     layout = job.layout
     stages = layout.pipeline_model_parallel_size
-    return moments(
-        stages=stages,
-        stage=chunks[0].pp,
-        chunks=len(chunks),
-        microbatches=layout.num_microbatches,
-        group=layout.microbatch_group_size_per_vp_stage or stages,
-        extra=int(job.recipe.overlap_moe_expert_parallel_comm and len(chunks) > 1),
+    return Sizes(
+        stages,
+        chunks,
+        layout.num_microbatches,
+        layout.microbatch_group_size_per_vp_stage or stages,
+        int(job.recipe.overlap_moe_expert_parallel_comm and chunks > 1),
     )
 
 
 def worst_moment(
     footprints: Sequence[Footprint], candidates: Sequence[Moment]
 ) -> tuple[Moment, int]:
-    """The moment that needs most: every micro-batch in flight, and the pass that runs."""
-    return max(
-        ((moment, moment_bytes(footprints, moment)) for moment in candidates),
-        key=lambda candidate: candidate[1],
-    )
+    """The moment that needs most, and how much: all in flight, and what the running pass adds."""
+    saved = [part.saved for part in footprints]
+    added = [
+        (part.backward_peak - part.saved, part.forward_peak - part.saved) for part in footprints
+    ]
+    needs = [
+        sum(map(mul, moment.in_flight, saved)) + added[moment.chunk][moment.forward]
+        for moment in candidates
+    ]
+    most = max(needs)
+    return candidates[needs.index(most)], int(most)
 
 
-def moment_bytes(footprints: Sequence[Footprint], moment: Moment) -> int:
-    """Activations of all in flight but the running pass's own, and that pass's peak."""
-    running = footprints[moment.chunk]
-    waiting = sum(
-        count * part.saved for count, part in zip(moment.in_flight, footprints, strict=True)
-    )
-    peak = running.forward_peak if moment.forward else running.backward_peak
-    return int(waiting - running.saved + peak)
+def pipeline_buffers(job: Job, sizes: Dimensions, programs: Sequence[Program]) -> Line:
+    """Tensors of the residual stream that the schedule holds for its neighbours.
+
+    1F1B: the input's gradient of the micro-batch before, which went to the stage before.
+    Interleaved: also the next input and the next gradient, received ahead.
+    """
+    if job.layout.pipeline_model_parallel_size == 1:
+        held = 0
+    elif len(programs) > 1:
+        held = 3
+    else:
+        held = 0 if programs[0].embedding else 1
+    return Line("transient", "pipeline send and receive buffers", held * sizes.hidden_bytes)
 
 
-def pipeline_buffers(job: Job, sizes: Dimensions, chunks: Sequence[Chunk]) -> Line:
-    """What the interleaved schedule receives ahead: the next input, and the next gradient."""
-    ahead = 2 if len(chunks) > 1 and job.recipe.overlap_p2p_communication else 0
-    return Line("transient", "pipeline receive buffers", ahead * sizes.hidden_bytes)
+def checkpoint_temporary(job: Job, buffers: Sequence[Buffers]) -> int:
+    """What saving a checkpoint allocates on the device.
+
+    Distributed checkpoints copy shards to the host as they are. With
+    `dist_ckpt_optim_fully_reshardable` the optimizer state of a whole buffer (bucket, where
+    gradients are reduced in buckets: this is the most) is gathered in fp32 beside the rank's shard.
+    Source: `DistributedOptimizer.sharded_param_state_fully_reshardable`, megatron-core 0.16.1.
+    """
+    if not (
+        job.recipe.use_distributed_optimizer and _stated(job, "dist_ckpt_optim_fully_reshardable")
+    ):
+        return 0
+    if _stated(job, "distrib_optim_fully_reshardable_mem_efficient"):  # gathers over the CPU
+        return 0
+    most = 0
+    for part in buffers:
+        for elements, shards in (
+            (part.dense_padded, part.dense_shards),
+            (part.expert_padded, part.expert_shards),
+        ):
+            most = max(most, 4 * int(elements + elements // shards) * (shards > 1))
+    return most
 
 
 def optimizer_temporary(job: Job, lines: Sequence[Line]) -> int:
@@ -173,3 +265,8 @@ def optimizer_temporary(job: Job, lines: Sequence[Line]) -> int:
     if gradient_dtype(job) == "fp32" or job.recipe.use_precision_aware_optimizer:
         return 0
     return next((line.bytes for line in lines if line.name.startswith("main parameters")), 0)
+
+
+def _stated(job: Job, flag: str) -> bool:
+    """Whether a flag that no field of the job holds was given."""
+    return str({**job.ignored, **job.unknown}.get(flag)).lower() == "true"

@@ -1,0 +1,1 @@
+"""Published results, one row each, held against what the accounts predict for them."""
