@@ -180,8 +180,9 @@ def test_an_operator_whose_products_are_not_known_is_named(tmp_path):
 def test_each_row_counts_operands_and_result_once_a_call():
     (step,) = step_gemms(recorded_trace("tp2_dp2", 0))
     row = next(row for row in step.rows if (row.m, row.n, row.k) == (16, 32, 16))
-    assert row.bytes == 4 * (16 * 16 + 16 * 32 + 16 * 32)  # fp32
-    assert row.rank == 0
+    assert row.bytes == 4 * (16 * 16 + 16 * 32 + 16 * 32)
+    assert (row.dtype, row.rank) == ("fp32", 0)
+    assert row.intensity == row.flops / row.calls / row.bytes
 
 
 def test_the_rows_of_a_megatron_rank_are_the_layers_products():

@@ -23,7 +23,7 @@ from steptally.measure.products import (
     products_of,
 )
 from steptally.tally import GemmRow
-from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name
+from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name, short_dtype
 from steptally.trace.schema import Trace
 
 
@@ -78,8 +78,8 @@ def _one_step(rank: int, step: int, candidates: pl.DataFrame, hidden: pl.DataFra
     ).iter_rows():
         products = products_of(name, dimensions, values) if is_product(name) else None
         if products is not None:
-            element_bytes = _element_bytes(types)
-            readable[event] = [_row(name, phase, p, element_bytes, rank) for p in products]
+            dtype = _operand_dtype(types)
+            readable[event] = [_row(name, phase, one, dtype, rank) for one in products]
     counted = {event for event in readable if readable.keys().isdisjoint(_outer(event, around))}
     holding = {outer for event in counted for outer in _outer(event, around)}
     silent = [
@@ -106,7 +106,9 @@ def _outer(event: int, around: dict[int, int | None]) -> Iterator[int]:
         outer = around[outer]
 
 
-def _row(name: str, phase: str, product: Product, element_bytes: int | None, rank: int) -> GemmRow:
+def _row(name: str, phase: str, product: Product, dtype: str, rank: int) -> GemmRow:
+    """One call; `dtype` is the operands', empty where the profiler did not record it."""
+    size = product.elements * ELEMENT_BYTES[dtype] if dtype else None
     return GemmRow(
         name=name.removeprefix("aten::").removesuffix("_"),
         phase=phase,
@@ -116,8 +118,10 @@ def _row(name: str, phase: str, product: Product, element_bytes: int | None, ran
         batch=product.batch,
         calls=1,
         flops=product.flops,
-        bytes=None if element_bytes is None else product.elements * element_bytes,
+        bytes=size,
         rank=rank,
+        dtype=short_dtype(dtype),
+        intensity=product.flops / size if size else None,
     )
 
 
@@ -127,8 +131,8 @@ def _by_flops(calls: Counter[GemmRow]) -> list[GemmRow]:
     return sorted(rows, key=lambda row: (-row.flops, row.name, row.phase, row.m, row.n, row.k))
 
 
-def _element_bytes(types: str | None) -> int | None:
-    """Bytes of one element of the operands; None where the profiler did not record their dtype."""
+def _operand_dtype(types: str | None) -> str:
+    """The dtype of the first operand that has one."""
     spelled = msgspec.json.decode(types) if types else []
     names = [dtype_name(text) for text in spelled if isinstance(text, str)]
-    return next((ELEMENT_BYTES[name] for name in names if name), None)
+    return next(filter(None, names), "")

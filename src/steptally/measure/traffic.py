@@ -11,7 +11,7 @@ import polars as pl
 
 from steptally.measure.phases import FORWARD, add_phases
 from steptally.tally import TrafficRow
-from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name
+from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name, short_dtype
 from steptally.trace.schema import UNATTRIBUTED, Trace
 
 # A collective that Python code issues by itself: of pipelines, of the optimizer, of logging.
@@ -63,11 +63,15 @@ def step_traffic(
                 phase=OUTSIDE if phase == FORWARD and not inside else phase or UNKNOWN,
                 calls_per_step=1,
                 bytes_per_call=_full_bytes(collective),
+                dtype=short_dtype(dtype_name(collective["dtype"] or "")),
                 rank=trace.rank,
                 scope=_scope(collective["group_ranks"], hosts or {}),
             )
         ] += 1
-    rows = [replace(row, calls_per_step=count) for row, count in calls.items()]
+    rows = [
+        replace(row, calls_per_step=count, bytes_per_step=count * row.bytes_per_call)
+        for row, count in calls.items()
+    ]
     return sorted(rows, key=lambda row: (row.group, row.collective, row.phase, -row.bytes_per_call))
 
 
