@@ -35,22 +35,34 @@ def validate_command(
 
     compare = _account(account)
     comparisons = compare(read_published(file))
+    more = _memory_fit(comparisons) if account == "memory" else {}
     if json_output:
-        typer.echo(json.dumps(_as_json(account, file, comparisons), indent=1, allow_nan=False))
+        found = {**_as_json(account, file, comparisons), **more}
+        typer.echo(json.dumps(found, indent=1, allow_nan=False))
     else:
         _print(comparisons)
+        _print_fit(more)
 
 
 def _account(name: str) -> Callable[[Sequence[PublishedRow]], list[Comparison]]:
     from steptally.predict.published.flops_check import compare_flops
+    from steptally.predict.published.memory_check import compare_memory
 
-    accounts = {"flops": compare_flops}
+    accounts = {"flops": compare_flops, "memory": compare_memory}
     if name not in accounts:
         raise InputError(
             f"--account {name!r} is not known{did_you_mean(name, accounts)}: it must be one of "
             f"{', '.join(accounts)}."
         )
     return accounts[name]
+
+
+def _memory_fit(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Fitted constants, and the agreement by rank, by source and with each model left out."""
+    from steptally.predict.published import memory_fit
+
+    compared = memory_fit.compared_memory(comparisons)
+    return memory_fit.fit_as_json(compared)
 
 
 def _as_json(account: str, file: Path, comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -160,3 +172,22 @@ def _print_totals(console: Any, comparisons: Sequence[Comparison]) -> None:
         f"({found.within_1pct / found.compared:.1%}); MAPE {100 * found.mape:.3f} %, bias "
         f"{100 * found.bias:+.3f} %, pairs in order {order}."
     )
+
+
+def _print_fit(more: dict[str, Any]) -> None:
+    """What was fitted, and the agreement without it; nothing for an account without constants."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console()
+    for constant in more.get("constants", ()):
+        console.print(
+            f"fitted: {escape(constant['name'])} = {constant['value']:g} {constant['unit']}; "
+            f"{escape(constant['source'])}."
+        )
+    for name, found in more.get("agreements", {}).items():
+        if found["compared"]:
+            console.print(
+                f"{escape(name)}: {found['compared']} compared, MAPE {100 * found['mape']:.3f} %, "
+                f"bias {100 * found['bias']:+.3f} %."
+            )

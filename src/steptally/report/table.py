@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Stands in a cell that has nothing to say.
 NOTHING = "–"
@@ -13,7 +13,8 @@ class Table:
     """Columns and rows of text; the first `text_columns` are words, the others numbers.
 
     Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown.
+    add up; `left_out` counts the rows not shown. `optional` names the columns that may go where
+    there is no room, the first to go first.
     """
 
     title: str
@@ -24,3 +25,41 @@ class Table:
     headings: tuple[str, ...] = ()
     total: tuple[str, ...] = ()
     left_out: int = 0
+    optional: tuple[str, ...] = ()
+
+
+def without_columns(table: Table, names: tuple[str, ...]) -> Table:
+    """The table without the columns of these names."""
+    dropped = {place for place, name in enumerate(table.columns) if name in names}
+
+    def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
+
+    return replace(
+        table,
+        columns=kept(table.columns),
+        text_columns=sum(place not in dropped for place in range(table.text_columns)),
+        rows=tuple(kept(row) for row in table.rows),
+        total=kept(table.total),
+    )
+
+
+def fitted(table: Table, width: int, gap: int) -> tuple[Table, tuple[str, ...]]:
+    """The table with as many optional columns as `width` cells hold, and those left out.
+
+    `gap` is the space between columns. What is still too wide folds its words.
+    """
+    left_out: tuple[str, ...] = ()
+    for name in table.optional:
+        if _natural_width(table, gap) <= width:
+            break
+        if name in table.columns:
+            table, left_out = without_columns(table, (name,)), (*left_out, name)
+    return table, left_out
+
+
+def _natural_width(table: Table, gap: int) -> int:
+    columns = zip(table.columns, *table.rows, strict=True)
+    widths = [max(map(len, cells)) for cells in columns]
+    indent = 2 if table.headings else 0
+    return indent + sum(widths) + gap * (len(widths) - 1)
