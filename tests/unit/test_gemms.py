@@ -203,3 +203,51 @@ def test_the_rows_of_a_megatron_rank_are_the_layers_products():
         ("baddbmm", 16, 16, 8, 2): 1,
         ("bmm", 16, 8, 16, 2): 1,
     }
+
+
+def test_a_function_that_a_backward_pass_calls_makes_no_recompute(tmp_path):
+    class Turned(torch.autograd.Function):  # as Megatron's _AllToAll, it is its own transpose
+        @staticmethod
+        def forward(context, value, weight):
+            context.save_for_backward(weight)
+            return value @ weight
+
+        @staticmethod
+        def backward(context, gradient):
+            (weight,) = context.saved_tensors
+            return Turned.apply(gradient, weight.t()), None
+
+    weight = torch.eye(8)
+    data = torch.ones(5, 8, requires_grad=True)
+    step = recorded(tmp_path, lambda: Turned.apply(data, weight).sum().backward())
+    assert by_phase(step) == {"forward": WEIGHT_FLOPS, "backward": WEIGHT_FLOPS}
+
+
+def test_a_custom_function_that_a_hook_runs_again_is_recompute(tmp_path):
+    from torch.utils.checkpoint import checkpoint
+
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(context, value, weight):
+            context.save_for_backward(value, weight)
+            return value @ weight
+
+        @staticmethod
+        def backward(context, gradient):
+            value, weight = context.saved_tensors
+            return gradient @ weight.t(), value.t() @ gradient
+
+    weight = torch.eye(8, requires_grad=True)
+    data = torch.ones(5, 8, requires_grad=True)
+
+    def layers(value):
+        return torch.relu(Linear.apply(torch.relu(value), weight))
+
+    step = recorded(
+        tmp_path, lambda: checkpoint(layers, data, use_reentrant=False).sum().backward()
+    )
+    assert by_phase(step) == {
+        "forward": WEIGHT_FLOPS,
+        "recompute": WEIGHT_FLOPS,
+        "backward": 2 * WEIGHT_FLOPS,
+    }

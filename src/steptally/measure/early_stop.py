@@ -19,7 +19,7 @@ def stopped_early(placed: pl.DataFrame, events: pl.DataFrame) -> set[int]:
 
     `events` are numbered by `event`, and hold all operators and launches.
     """
-    suspects = placed.filter(pl.col("phase") == RECOMPUTE, pl.col("forward_sequence").is_not_null())
+    suspects = placed.filter(pl.col("phase") == RECOMPUTE, pl.col("sequence").is_not_null())
     found: set[int] = set()
     for (thread,), own in suspects.group_by("thread"):
         work = events.filter(

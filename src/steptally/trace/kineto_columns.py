@@ -192,10 +192,9 @@ class Columns:
     def _take_operator(self, row: int, arguments: OperatorArguments) -> None:
         raw = (arguments.dimensions, arguments.types, arguments.values)
         texts = [bytes(text).decode() or None for text in raw]
-        with_gradients = arguments.forward_thread == 0 and arguments.sequence is not None
-        if any(texts) or with_gradients:
-            sequence = arguments.sequence if with_gradients else None
-            self.operators.append((self.rows + row, *texts, sequence))
+        if any(texts) or arguments.sequence is not None:
+            numbers = (arguments.sequence, arguments.forward_thread)
+            self.operators.append((self.rows + row, *texts, *numbers))
 
 
 def _without_absent(values: Int64s) -> pl.Series:
