@@ -30,7 +30,8 @@ class Table:
     """Columns and rows of text; the first `text_columns` are words, the others numbers.
 
     Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown.
+    add up; `left_out` counts the rows not shown. Where there is not room for all columns, those of
+    `least_wanted` go, in this order.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Table:
     headings: tuple[str, ...] = ()
     total: tuple[str, ...] = ()
     left_out: int = 0
+    least_wanted: tuple[str, ...] = ()
 
 
 def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
@@ -179,6 +181,10 @@ def gemms_table(rows: Sequence[GemmRow]) -> Table:
             *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
         ),
         text_columns=2 + len(words),
+        least_wanted=(
+            *("tail", "tile", "waves", "misaligned", "FLOP/byte", "dtype", "ranks"),
+            *("cut by", "batch", "helped by", "of peak", "bound by"),
+        ),
         rows=tuple(
             (
                 printable(row.name),
@@ -209,12 +215,13 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
     merged = sorted(_merged(rows), key=lambda pair: (pair[0].group, pair[0].group_size))
     return Table(
         title="Communication by process group",
-        note="as each rank named sees one step; bytes are of the full tensor; sent: on the wire",
+        note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
         columns=(
             *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
             *("calls", "bytes a call", "in all", "sent", "by network"),
         ),
         text_columns=7,
+        least_wanted=("by network", "sent", "dtype", "ranks", "overlapped", "scope", "collective"),
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (

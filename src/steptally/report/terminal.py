@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from steptally.report.agreement import executed_flops_agreement
+from steptally.report.fitting import COLUMN_GAP, fit_columns
 from steptally.report.job_lines import job_lines, job_name
 from steptally.report.labels import label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
@@ -34,7 +35,6 @@ from steptally.tally import Figure, Tally
 # From this width a figure's convention stands beside it; below, in a numbered note.
 WIDTH_FOR_NOTES_BESIDE = 110
 MOST_ROWS = 16
-COLUMN_GAP = 2
 
 
 def print_tally(
@@ -125,6 +125,7 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
+    table, no_room_for = fit_columns(table, console.width)
     print_heading(table.title, table.note, console)
     if not table.headings:
         console.print(_drawn(table, table.rows))
@@ -132,6 +133,10 @@ def _print_table(table: Table, console: Console) -> None:
         _print_under_headings(table, console)
     if table.left_out:
         console.print(Text(f"{table.left_out} more rows: see --json or --html", style="dim"))
+    if no_room_for:
+        names = ", ".join(no_room_for)
+        sentence = f"No room at {console.width} columns for: {names}. Widen it, or see --json."
+        console.print(Text(sentence, style="dim"))
 
 
 def _print_under_headings(table: Table, console: Console) -> None:
