@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rich.cells import cell_len
 
-from steptally.report.tables import Table
+from steptally.report.table import Table, without_columns
 
 COLUMN_GAP = 2
 # Words fold at this width or above without hurting the reader.
@@ -20,7 +18,7 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[str, ...]]:
         if readable_width(table) <= width:
             break
         if name in table.columns:
-            table = without_column(table, table.columns.index(name))
+            table = without_columns(table, (name,))
             left_out.append(name)
     return table, tuple(left_out)
 
@@ -31,18 +29,3 @@ def readable_width(table: Table) -> int:
     words = [min(width, READABLE_WIDTH) for width in widths[: table.text_columns]]
     gaps = COLUMN_GAP * (len(widths) - 1)
     return sum(words) + sum(widths[table.text_columns :]) + gaps
-
-
-def without_column(table: Table, place: int) -> Table:
-    """The table less one column."""
-
-    def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
-        return cells[:place] + cells[place + 1 :] if cells else cells
-
-    return replace(
-        table,
-        columns=kept(table.columns),
-        text_columns=table.text_columns - (place < table.text_columns),
-        rows=tuple(kept(row) for row in table.rows),
-        total=kept(table.total),
-    )

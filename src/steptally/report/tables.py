@@ -26,32 +26,6 @@ from steptally.tally import (
     TrafficRow,
 )
 
-<<<<<<< HEAD
-=======
-# Stands in a cell that has nothing to say.
-NOTHING = "–"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Columns and rows of text; the first `text_columns` are words, the others numbers.
-
-    Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown. Where there is not room for all columns, those of
-    `least_wanted` go, in this order.
-    """
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    text_columns: int
-    rows: tuple[tuple[str, ...], ...]
-    headings: tuple[str, ...] = ()
-    total: tuple[str, ...] = ()
-    left_out: int = 0
-    least_wanted: tuple[str, ...] = ()
-
->>>>>>> gemms
 
 def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
     """A table for each account that the tally holds, of at most `most_rows` rows each."""
@@ -189,15 +163,9 @@ def gemms_table(rows: Sequence[GemmRow]) -> Table:
             *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
         ),
         text_columns=2 + len(words),
-<<<<<<< HEAD
-        optional=(
-            *("helped by", "tail", "of peak", "FLOP/byte", "tile", "cut by", "dtype"),
-            *("misaligned", "waves", "bound by", "ranks"),
-=======
         least_wanted=(
             *("tail", "tile", "waves", "misaligned", "FLOP/byte", "dtype", "ranks"),
             *("cut by", "batch", "helped by", "of peak", "bound by"),
->>>>>>> gemms
         ),
         rows=tuple(
             (
@@ -235,11 +203,7 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
             *("calls", "bytes a call", "in all", "sent", "by network"),
         ),
         text_columns=7,
-<<<<<<< HEAD
-        optional=("by network", "dtype", "overlapped", "sent", "scope", "ranks", "tensor"),
-=======
         least_wanted=("by network", "sent", "dtype", "ranks", "overlapped", "scope", "collective"),
->>>>>>> gemms
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (

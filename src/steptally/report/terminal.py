@@ -23,7 +23,7 @@ from steptally.report.labels import label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
 from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
-from steptally.report.table import Table, fitted
+from steptally.report.table import Table
 from steptally.report.tables import account_tables
 from steptally.report.terminal_memory import print_memory
 from steptally.report.terminal_steps import (
@@ -128,26 +128,17 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    table, no_room_for = fit_columns(table, console.width)
     print_heading(table.title, table.note, console)
-    table, no_room = fitted(table, console.width, COLUMN_GAP)
+    table, no_room = fit_columns(table, console.width)
     if not table.headings:
         console.print(_drawn(table, table.rows))
     else:
         _print_under_headings(table, console)
     if table.left_out:
-<<<<<<< HEAD
         console.print(Text(f"{table.left_out} more rows: see --json", style="dim"))
     if no_room:
         columns = ", ".join(no_room)
         console.print(Text(f"no room for the columns {columns}: see --json", style="dim"))
-=======
-        console.print(Text(f"{table.left_out} more rows: see --json or --html", style="dim"))
-    if no_room_for:
-        names = ", ".join(no_room_for)
-        sentence = f"No room at {console.width} columns for: {names}. Widen it, or see --json."
-        console.print(Text(sentence, style="dim"))
->>>>>>> gemms
 
 
 def _print_under_headings(table: Table, console: Console) -> None:
