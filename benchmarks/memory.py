@@ -46,9 +46,7 @@ RECIPE = ("bf16=true", "use_distributed_optimizer=true", "global_batch_size=512"
 
 
 def run() -> list[Result]:
-    jobs = {
-        name: read_job(model, (*settings, *RECIPE)) for name, (model, settings) in JOBS.items()
-    }
+    jobs = {name: read_job(model, (*settings, *RECIPE)) for name, (model, settings) in JOBS.items()}
     return [
         *(_scalar(name, job) for name, job in jobs.items()),
         *(_array(name, jobs[name]) for name in SEARCHED),
