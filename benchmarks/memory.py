@@ -1,4 +1,4 @@
-"""The memory account: jobs a second with every rank, and layouts a second as arrays, on one core."""
+"""The memory account: jobs a second with every rank, and layouts a second as arrays."""
 
 from __future__ import annotations
 
