@@ -182,7 +182,8 @@ def _named(values: Mapping[str, Any], name: str, words: str, *, before: bool = F
 def _singular(words: str) -> str:
     """`ranks` of one is `rank`; only the first word counts something."""
     first, space, rest = words.partition(" ")
-    return f"{first.removesuffix('s')}{space}{rest}"
+    one = first.removesuffix("es") if first.endswith("ches") else first.removesuffix("s")
+    return f"{one}{space}{rest}"
 
 
 def _value(value: object) -> str:
