@@ -124,6 +124,12 @@ def test_steps_that_run_different_products_are_told_with_every_number(run):
     assert tally.summary[FLOPS].value == 3_538_944
 
 
+def test_a_step_that_was_traced_and_is_in_no_trace_is_named(run):
+    change_events(run, 1, lambda events: [e for e in events if e["name"] != "ProfilerStep#3"])
+    warnings = measure_run(run).warnings
+    assert any("step 3 of rank 1 was traced, but its trace does not" in text for text in warnings)
+
+
 def test_products_hidden_inside_a_function_refuse_the_sum(run):
     def as_transformer_engine(events):
         step = next(e for e in events if e["name"] == "ProfilerStep#3")

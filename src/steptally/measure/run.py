@@ -14,6 +14,7 @@ from typing import Any
 from steptally.errors import InputError
 from steptally.measure.rank import RankAccount, measure_rank
 from steptally.measure.steps import (
+    Steps,
     memory_rows,
     read_steps,
     step_figures,
@@ -52,6 +53,7 @@ def measure_run(directory: RunDirectory) -> Tally:
             *_how_it_ended(manifest),
             *step_warnings(steps),
             *trace_warnings,
+            *_untraced(steps, ranks),
             *flops.warnings,
         ],
         refusals=[*step_refusals(steps), *_no_traces(ranks), *flops.refusals],
@@ -87,12 +89,26 @@ def _traced_accounts(ranks: Sequence[RankAccount]) -> dict[str, Sequence[Row]]:
         step = common[0] if common else min(rank.gemms, default=None)
         if step is not None:
             gemms += rank.gemms[step].rows
-            traffic += rank.traffic[step]
+            traffic += rank.traffic.get(step, ())
     return {
         "time": [row for rank in ranks for row in rank.times],
         "gemms": gemms,
         "traffic": traffic,
     }
+
+
+def _untraced(steps: Steps, ranks: Sequence[RankAccount]) -> list[str]:
+    """Steps that ran under the profiler and are in no trace: the window was cut short."""
+    warnings = []
+    for rank in ranks:
+        traced = {line.step for line in steps.lines if line.traced and line.rank == rank.rank}
+        lost = traced - {row.step for row in rank.times}
+        if lost:
+            warnings.append(
+                f"step {number_ranges(lost)} of rank {rank.rank} was traced, but its trace does "
+                "not hold it"
+            )
+    return warnings
 
 
 def _no_traces(ranks: Sequence[RankAccount]) -> list[str]:

@@ -121,7 +121,7 @@ def step_figures(steps: Steps) -> dict[str, Figure]:
         if steps.traced:
             figures["tracing_cost"] = _measured(
                 median(steps.traced.values()) / 1e9 / middle_s,
-                "untraced steps",
+                "× an untraced step",
                 f"median wall of {_which(steps.traced, 'traced')} / step_time_s",
             )
     return figures | _loss_figures(steps) | _memory_figure(steps)
