@@ -110,7 +110,7 @@ def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
     if text.strip().lower() == "none":
         return ()
     words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
+    if not words or not all(word.isdecimal() and len(word) < 19 for word in words):
         raise InputError(
             f"--traced-steps got {text!r}: name steps counted from 1, as 6,7; or none."
         )
