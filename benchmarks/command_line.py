@@ -7,7 +7,11 @@ import sys
 
 from benchmarks.timing import Result, duration
 
-COMMANDS = (("--help",), ("count", "llama-3-8b", "--json"))
+COMMANDS = (
+    ("--help",),
+    ("count", "llama-3-8b", "--json"),
+    ("memory", "llama-3-8b", "--json"),
+)
 
 
 def run() -> list[Result]:

@@ -135,6 +135,12 @@ def test_slow_lines_at_the_head_are_warm_up(tmp_path):
     assert iterations(found.steady) == [3, 4, 5, 6, 7, 8]
 
 
+def test_a_line_stands_for_its_distance_to_the_line_before(tmp_path):
+    # Megatron-LM prints iteration 1 and then every log interval: 1 + 9 + 10 + 10 = 30 iterations.
+    found = series(tmp_path, line(1, 900.0), line(10), line(20), line(30))
+    assert (found.warmup_iterations, found.steady_iterations) == (1, 29)
+
+
 def test_a_stated_warm_up_wins(tmp_path):
     found = series(tmp_path, *(line(n) for n in range(1, 9)), warmup_iterations=4)
     assert iterations(found.warmup) == [1, 2, 3, 4]

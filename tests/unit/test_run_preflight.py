@@ -258,6 +258,12 @@ def test_too_little_memory_for_the_processes_is_a_warning_with_both_figures():
     assert "this machine has 1.0 GiB" in warning
 
 
+def test_a_model_whose_state_alone_does_not_fit_is_refused():
+    # 212,992 parameters · 16 bytes = 3.25 MiB of weights, gradients and Adam's state a replica.
+    with pytest.raises(InputError, match=r"at least 0.0 GiB, and this machine has 0.0 GiB"):
+        prepared({"world_size": 8}, memory_bytes=2**20)
+
+
 def test_training_state_is_sixteen_bytes_a_parameter_in_fp32():
     # 4 layers of 4·64² (attention) + 2·64·256 (MLP) = 49,152 and an embedding of 256·64:
     # 212,992 parameters, of 4 bytes each for weight, gradient and Adam's two averages.

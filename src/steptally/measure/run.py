@@ -33,7 +33,7 @@ def measure_run(directory: RunDirectory) -> Tally:
     Raises `InputError` where there is no run directory of a known format.
     """
     manifest = directory.read_manifest()
-    world_size = _world_size(directory, manifest)
+    world_size: int = manifest["world_size"]
     steps = read_steps(directory.read_steps(), world_size)
     ranks, trace_warnings = _measure_ranks(directory, manifest, world_size)
     flops = executed_flops(ranks, world_size)
@@ -132,24 +132,10 @@ def _present(accounts: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
     return {name: rows for name, rows in accounts.items() if rows}
 
 
-def _world_size(directory: RunDirectory, manifest: Mapping[str, Any]) -> int:
-    size = manifest.get("world_size")
-    if not isinstance(size, int) or size < 1:
-        raise InputError(
-            f"{directory.manifest} has world_size {size!r}: it must be the number of ranks. "
-            "Restore the manifest, or record again."
-        )
-    return size
-
-
 def _hosts(manifest: Mapping[str, Any]) -> dict[int, str]:
     """The host of each rank, as far as the manifest tells."""
     rows = manifest.get("ranks") or []
-    return {
-        row["rank"]: row["host"]
-        for row in rows
-        if isinstance(row, dict) and isinstance(row.get("rank"), int) and row.get("host")
-    }
+    return {row["rank"]: row["host"] for row in rows if row.get("host")}
 
 
 def _memory_kind(manifest: Mapping[str, Any]) -> str:

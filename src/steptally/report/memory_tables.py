@@ -46,7 +46,7 @@ def memory_peaks_table(rows: Sequence[MemoryPeakRow]) -> Table:
             *("checkpoint", "outside", "needed"),
         ),
         text_columns=2,
-        optional=("highest in", "checkpoint", "outside"),
+        least_wanted=("highest in", "checkpoint", "outside"),
         rows=tuple(
             (
                 printable(row.ranks),

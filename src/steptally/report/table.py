@@ -13,8 +13,8 @@ class Table:
     """Columns and rows of text; the first `text_columns` are words, the others numbers.
 
     Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown. `optional` names the columns that may go where
-    there is no room, the first to go first.
+    add up; `left_out` counts the rows not shown. Where there is not room for all columns, those of
+    `least_wanted` go, in this order.
     """
 
     title: str
@@ -25,7 +25,7 @@ class Table:
     headings: tuple[str, ...] = ()
     total: tuple[str, ...] = ()
     left_out: int = 0
-    optional: tuple[str, ...] = ()
+    least_wanted: tuple[str, ...] = ()
 
 
 def without_columns(table: Table, names: tuple[str, ...]) -> Table:
@@ -42,24 +42,3 @@ def without_columns(table: Table, names: tuple[str, ...]) -> Table:
         rows=tuple(kept(row) for row in table.rows),
         total=kept(table.total),
     )
-
-
-def fitted(table: Table, width: int, gap: int) -> tuple[Table, tuple[str, ...]]:
-    """The table with as many optional columns as `width` cells hold, and those left out.
-
-    `gap` is the space between columns. What is still too wide folds its words.
-    """
-    left_out: tuple[str, ...] = ()
-    for name in table.optional:
-        if _natural_width(table, gap) <= width:
-            break
-        if name in table.columns:
-            table, left_out = without_columns(table, (name,)), (*left_out, name)
-    return table, left_out
-
-
-def _natural_width(table: Table, gap: int) -> int:
-    columns = zip(table.columns, *table.rows, strict=True)
-    widths = [max(map(len, cells)) for cells in columns]
-    indent = 2 if table.headings else 0
-    return indent + sum(widths) + gap * (len(widths) - 1)

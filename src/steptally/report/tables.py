@@ -163,9 +163,9 @@ def gemms_table(rows: Sequence[GemmRow]) -> Table:
             *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
         ),
         text_columns=2 + len(words),
-        optional=(
-            *("helped by", "tail", "of peak", "FLOP/byte", "tile", "cut by", "dtype"),
-            *("misaligned", "waves", "bound by", "ranks"),
+        least_wanted=(
+            *("tail", "tile", "waves", "misaligned", "FLOP/byte", "dtype", "ranks"),
+            *("cut by", "batch", "helped by", "of peak", "bound by"),
         ),
         rows=tuple(
             (
@@ -197,13 +197,13 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
     merged = sorted(_merged(rows), key=lambda pair: (pair[0].group, pair[0].group_size))
     return Table(
         title="Communication by process group",
-        note="as each rank named sees one step; bytes are of the full tensor; sent: on the wire",
+        note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
         columns=(
             *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
             *("calls", "bytes a call", "in all", "sent", "by network"),
         ),
         text_columns=7,
-        optional=("by network", "dtype", "overlapped", "sent", "scope", "ranks", "tensor"),
+        least_wanted=("by network", "sent", "dtype", "ranks", "overlapped", "scope", "collective"),
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (

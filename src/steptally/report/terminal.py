@@ -17,12 +17,13 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from steptally.report.agreement import executed_flops_agreement
+from steptally.report.fitting import COLUMN_GAP, fit_columns
 from steptally.report.job_lines import job_lines, job_name
 from steptally.report.labels import label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
 from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
-from steptally.report.table import Table, fitted
+from steptally.report.table import Table
 from steptally.report.tables import account_tables
 from steptally.report.terminal_memory import print_memory
 from steptally.report.terminal_steps import (
@@ -36,7 +37,6 @@ from steptally.tally import Figure, Tally
 # From this width a figure's convention stands beside it; below, in a numbered note.
 WIDTH_FOR_NOTES_BESIDE = 110
 MOST_ROWS = 16
-COLUMN_GAP = 2
 
 
 def print_tally(
@@ -129,7 +129,7 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
 
 def _print_table(table: Table, console: Console) -> None:
     print_heading(table.title, table.note, console)
-    table, no_room = fitted(table, console.width, COLUMN_GAP)
+    table, no_room = fit_columns(table, console.width)
     if not table.headings:
         console.print(_drawn(table, table.rows))
     else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from steptally.errors import InputError
 from steptally.job.catalog.models import Model, find_model, nearest_models
+from steptally.job.coerce import shown
 from steptally.job.readers.command_line import is_megatron_flag
 from steptally.job.readers.huggingface import is_config, read_config
 from steptally.job.readers.job_file import read_job_mapping, what
@@ -133,7 +134,7 @@ def _read_text(path: Path, size: int, head: bytes, outside: Mapping[str, object]
 def _read_small(text: str, path: Path, name: str, outside: Mapping[str, object]) -> Reading:
     source = str(path)
     if text.lstrip().startswith("{"):
-        content = _json(text)
+        content = _json(text, source)
         if content is not None:
             return _read_mapping(content, source, name, outside)
     flags = 0
@@ -179,18 +180,42 @@ def _job_inside(content: dict[Any, Any]) -> dict[Any, Any]:
     return content
 
 
-def _json(text: str) -> object | None:
+def _json(text: str, source: str) -> object | None:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _refuse_twice((key for key, _ in pairs), source)
+        return dict(pairs)
+
     try:
-        return json.loads(text)  # type: ignore[no-any-return]
+        return json.loads(text, object_pairs_hook=once)  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
         return None
+
+
+def _refuse_twice(keys: Iterable[object], source: str) -> None:
+    """YAML and JSON parsers let the last of two equal keys win without a word."""
+    seen: set[object] = set()
+    for key in keys:
+        if key in seen:
+            raise InputError(f"{source} states {shown(key)} twice: keep one.")
+        seen.add(key)
 
 
 def _yaml(text: str, source: str) -> object:
     import yaml  # most jobs need no YAML, and every verb waits for this module
 
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Once(loader):  # type: ignore[misc]
+        """The safe loader, which refuses a key that one mapping holds twice."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = (key for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            _refuse_twice((key.value for key in keys if key.value != "<<"), source)
+            constructed: dict[Any, Any] = super().construct_mapping(node, deep)
+            return constructed
+
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(text, Loader=Once)
     except (
         yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
         RecursionError,

@@ -129,5 +129,4 @@ def timeline_rows(job: Job, one: RankMemory) -> list[MemoryMomentRow]:
 
 
 def _rank_memory(job: Job, stage: StageMemory, rank: int, device: Device | None) -> RankMemory:
-    lines = outside_lines(job, rank=rank, peak_bytes=stage.peak, device=device)
-    return RankMemory(rank, stage, lines)
+    return RankMemory(rank, stage, outside_lines(job, stage, device))

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from steptally.job import Device, Job
 from steptally.predict.memory.resident import Line
-from steptally.predict.traffic import predict_traffic
+from steptally.predict.memory.stage import StageMemory
+from steptally.predict.ranks import expert_data_parallel_size
 
 OUTSIDE = "outside"
 MIB = 2**20
@@ -65,17 +66,15 @@ RESERVE = Constant(
 CONSTANTS = (*CONTEXT.values(), PAIR, GROUP, PEER, DRIVER, RESERVE)
 
 
-def outside_lines(
-    job: Job, *, rank: int, peak_bytes: int, device: Device | None
-) -> tuple[Line, ...]:
+def outside_lines(job: Job, stage: StageMemory, device: Device | None) -> tuple[Line, ...]:
     """Driver, context, communicators and the allocator's reserve of one rank, in bytes.
 
     The driver's part is left out where the device is not known.
     """
     lines = [
         Line(OUTSIDE, "context and kernels", context_bytes(device)),
-        *nccl_lines(job, rank),
-        Line(OUTSIDE, "allocator's reserve", round(RESERVE.value * peak_bytes)),
+        *nccl_lines(job, stage),
+        Line(OUTSIDE, "allocator's reserve", round(RESERVE.value * stage.peak)),
     ]
     if device is not None and device.memory_bytes:
         kept = round(DRIVER.value * device.memory_bytes)
@@ -89,20 +88,62 @@ def context_bytes(device: Device | None) -> int:
     return int(CONTEXT.get(architecture, CONTEXT["Hopper"]).value)
 
 
-def nccl_lines(job: Job, rank: int) -> Sequence[Line]:
+def nccl_lines(job: Job, stage: StageMemory) -> Sequence[Line]:
     """Buffers of the communicators that a rank uses: one a process group, made when first used.
 
     NCCL's memory grows with channels, not with ranks beyond two nodes (NVIDIA/nccl#864).
     """
-    sizes: dict[str, int] = {}
-    exchanging: dict[str, int] = {}
-    for row in predict_traffic(job, rank):
-        sizes[row.group] = row.group_size
-        if row.collective.replace("_", "-").startswith("all-to-all"):
-            exchanging[row.group] = row.group_size
-    rings = sum(int((PAIR if size == 2 else GROUP).value) for size in sizes.values() if size > 1)
-    peers = sum(min(size - 1, MOST_PEERS) for size in exchanging.values())
+    rings = 0
+    for size in communicator_sizes(job, stage):
+        rings += int((PAIR if size == 2 else GROUP).value)
+    peers = sum(min(size - 1, MOST_PEERS) for size in exchanging_sizes(job, stage))
     return (
         Line(OUTSIDE, "NCCL communicators", rings),
         Line(OUTSIDE, "NCCL all-to-all buffers", round(PEER.value * peers)),
     )
+
+
+def communicator_sizes(job: Job, stage: StageMemory) -> list[int]:
+    """Sizes of the process groups of more than one rank in which the stage's ranks communicate.
+
+    Tensor, context, pipeline and data parallel; experts' own; embedding; the gradient norm's.
+    """
+    layout, recipe = job.layout, job.recipe
+    tp, cp, pp = (
+        layout.tensor_model_parallel_size,
+        layout.context_parallel_size,
+        layout.pipeline_model_parallel_size,
+    )
+    ends = any(program.embedding or program.head for program in stage.programs)
+    tied = not job.architecture.untie_embeddings_and_output_weights
+    sizes = [
+        tp,
+        cp,
+        pp,
+        layout.data_parallel_size * cp,
+        2 if pp > 1 and ends and tied else 1,
+        layout.world_size if recipe.use_distributed_optimizer else tp * pp,
+    ]
+    if has_experts(stage):
+        sizes += [
+            layout.expert_model_parallel_size,
+            layout.expert_tensor_parallel_size,
+            expert_data_parallel_size(layout),
+        ]
+    return [size for size in sizes if size > 1]
+
+
+def exchanging_sizes(job: Job, stage: StageMemory) -> list[int]:
+    """Sizes of the groups that exchange all to all: experts' dispatch, and Ulysses attention."""
+    layout = job.layout
+    sizes = []
+    if layout.cp_comm_type == "a2a":
+        sizes.append(layout.context_parallel_size)
+    if has_experts(stage) and job.recipe.moe_token_dispatcher_type != "allgather":
+        sizes.append(layout.expert_model_parallel_size)
+    return [size for size in sizes if size > 1]
+
+
+def has_experts(stage: StageMemory) -> bool:
+    """Whether a stage runs a layer of experts."""
+    return any(run.kind.mlp == "moe" for program in stage.programs for run in program.runs)

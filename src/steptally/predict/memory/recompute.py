@@ -80,7 +80,10 @@ def selectively_recomputed(
                 f"recompute_modules holds {module!r}{did_you_mean(module, TRANSFORMS)}: "
                 f"Megatron-Core knows {', '.join(TRANSFORMS)}."
             )
-        operations = TRANSFORMS[module](dimensions, kind, operations)
+    # In one order, whatever the user's: outputs are discarded of what is left to run once.
+    for module, transform in TRANSFORMS.items():
+        if module in layout.recompute_modules:
+            operations = transform(dimensions, kind, operations)
     return operations
 
 
@@ -149,19 +152,21 @@ def _layer_norm(dimensions: Dimensions, kind: LayerKind, operations: Operations)
     nothing is discarded. The output is back for the whole backward of what reads it.
     """
     local = not dimensions.transformer_engine
-    readers = []
+    prefixes = []
     if kind.mixer == "mla" or (local and kind.mixer == "attention"):
-        readers.append(("self_attention.", FIRST_READERS))
+        prefixes.append("self_attention.")
     if kind.mlp == "moe" or (local and kind.mlp == "dense"):
-        readers.append(("mlp.", FIRST_READERS))
+        prefixes.append("mlp.")
     stream = dimensions.hidden_bytes
-    for prefix, first in readers:
+    # A linear layer in FP8 keeps a copy of its own, which is not discarded.
+    readers = WHOLE_READERS if dimensions.quantized else (*WHOLE_READERS, *LINEAR_READERS)
+    for prefix in prefixes:
         operations = [
             operation._replace(
-                saved=operation.saved - (stream if operation.name in first else 0),
+                saved=operation.saved - (stream if operation.name in readers else 0),
                 backward=operation.backward + stream,
             )
-            if operation.name.startswith(prefix)
+            if f"{operation.name}.".startswith(prefix)
             else operation
             for operation in operations
         ]
@@ -201,14 +206,14 @@ def _as_one(operations: Operations, prefix: str, stored: Count, gradient: Count)
     return [*outside[:first], one, *outside[first:]]
 
 
-# The operation that keeps a norm's output, by which a discarded output is no longer counted.
-FIRST_READERS = (
+# The operations that keep a norm's output, by which a discarded output is no longer counted.
+LINEAR_READERS = (
     "self_attention.linear_qkv",
     "self_attention.linear_q_proj",
     "self_attention.linear_q_down_proj",
     "mlp.linear_fc1",
-    "mlp.router",
 )
+WHOLE_READERS = ("mlp.router", "mlp")
 
 TRANSFORMS: dict[str, Callable[[Dimensions, LayerKind, Operations], Operations]] = {
     "core_attn": _core_attention,

@@ -209,10 +209,15 @@ def _experts(dimensions: Dimensions) -> Iterator[Weight]:
         bias = architecture.add_bias_linear
         yield from _linear("mlp.fc1_latent_proj", latent, hidden, bias=bias)
         yield from _linear("mlp.fc2_latent_proj", hidden, latent, bias=bias)
+    # Megatron-Core's own GroupedMLP: one tensor for all experts, no bias.
+    joint = dimensions.recipe.moe_grouped_gemm and not dimensions.transformer_engine
     for name, rows, columns in (
         ("mlp.experts.linear_fc1", up // etp, channels),
         ("mlp.experts.linear_fc2", channels, width // etp),
     ):
+        if joint:
+            yield Weight(f"{name}.weight", local * rows, columns, linear=True, expert=True)
+            continue
         yield Weight(f"{name}.weight", rows, columns, local, linear=True, expert=True)
         if architecture.add_bias_linear:
             yield Weight(f"{name}.bias", rows, 1, local, expert=True)
