@@ -146,7 +146,8 @@ def read(tmp_path):
         path = tmp_path / folder / "config.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(config))
-        return read_job(str(path), ["seq_length=2048", *overrides])
+        named = any(text.startswith("seq_length=") for text in overrides)
+        return read_job(str(path), [*overrides] if named else ["seq_length=2048", *overrides])
 
     return reader
 
