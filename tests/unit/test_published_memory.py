@@ -78,8 +78,9 @@ def test_a_run_is_predicted_as_torch_counts_it(tmp_path):
 
 
 def test_the_optimizer_of_a_source_can_depend_on_its_own_date(tmp_path):
-    (early,), (late,) = compare_memory(bloom(tmp_path)), compare_memory(
-        bloom(tmp_path, date="02-28", measured="{mem_gb: 59.0}")
+    (early,), (late,) = (
+        compare_memory(bloom(tmp_path)),
+        compare_memory(bloom(tmp_path, date="02-28", measured="{mem_gb: 59.0}")),
     )
     assert (early.source.optimizer, late.source.optimizer) == ("zero-1", "bf16-optimizer")
     assert late.predicted > early.predicted + 10
