@@ -28,10 +28,11 @@ format: $(STAMP)
 
 # torch's version is fixed here, not in pyproject.toml: users on GPUs keep the torch they have.
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "steptally needs Python 3.11 or newer, got " + sys.version.split()[0] + ": run make PYTHON=python3.11")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable '.[engine,dev]'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "steptally needs Python 3.11 or newer, got " + sys.version.split()[0] + ": run make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing torch 2.13.0 and the rest into $(VENV) (over 1 GB; some minutes, once)"
+	@$(BIN)/python -m pip install --quiet torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --editable '.[engine,dev]'
 	touch $@
 
 clean:

@@ -82,6 +82,19 @@ def test_a_measured_step_time_gives_mfu_and_hfu():
     assert 0 < found["summary"]["hfu"] < 1
 
 
+def test_an_mfu_of_another_convention_is_converted_to_the_exact_count():
+    words = ["--step-time", "1", "--device", "h100-sxm-80", "--convention", "full-attention"]
+    summary = tally("llama-3-8b", *words)["summary"]
+    # 12.5 % more FLOPs with full attention at 8,192 tokens (docs/conventions.md).
+    assert summary["mfu"] / summary["mfu_exact_causal"] == pytest.approx(1.125, abs=0.001)
+
+
+def test_layers_that_no_formula_counts_are_refused_by_name(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(WORKED_EXAMPLE + "experimental_attention_variant: gated_delta_net\n")
+    assert any("experimental_attention_variant" in text for text in tally(str(path))["refusals"])
+
+
 def test_without_a_device_mfu_is_refused_and_the_rates_are_given():
     found = tally("llama-3-8b", "--tokens-per-second", "9000")
     assert "mfu" not in found["summary"]

@@ -10,6 +10,7 @@ from steptally.job import job_from_settings
 from steptally.measure.overlap import step_times
 from steptally.measure.run import measure_run
 from steptally.predict.account import predict
+from steptally.predict.traffic import predict_traffic
 
 RUNS = ("tp2_dp2", "pp2")
 RANKS = [("tp2_dp2", rank) for rank in range(4)] + [("pp2", rank) for rank in range(2)]
@@ -98,6 +99,21 @@ def test_tensor_and_data_parallel_traffic_has_megatrons_calls_and_bytes():
     group = "DATA_PARALLEL_GROUP_WITH_CP"
     assert found[group, "reduce_scatter", "gradients", parameters] == 1
     assert found[group, "all_gather", "outside autograd", parameters] == 1
+
+
+@pytest.mark.parametrize(("run", "rank"), RANKS)
+def test_measured_traffic_is_the_predicted_traffic(run, rank):
+    directory = recorded_run(run)
+    job = job_from_settings(directory.read_manifest()["settings"])
+    predicted, measured = Counter(), Counter()
+    for row in predict_traffic(job, rank):
+        if row.phase != "logging":  # of this project's training loop, not of Megatron-Core
+            predicted[row.group, row.collective, row.bytes_per_call] += row.calls_per_step
+    for row in measure_run(directory).accounts["traffic"]:
+        # Groups of one move nothing, and logging sums the loss and the tokens as two doubles.
+        if row.rank == rank and row.group_size > 1 and row.dtype != "float64":
+            measured[row.group, row.collective, row.bytes_per_call] += row.calls_per_step
+    assert measured == predicted
 
 
 def test_pipeline_stages_exchange_one_activation_a_micro_batch_each_way():

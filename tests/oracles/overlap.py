@@ -20,8 +20,11 @@ def swept_step(path, step):
         edges |= {event["start"], event["end"]}
     moments = sorted(edge for edge in edges if window["start"] <= edge <= window["end"])
     times = dict.fromkeys(("compute", "communication", "overlap", "exposed", "idle"), 0)
+    waiting, now = sorted(events, key=lambda e: e["start"], reverse=True), []
     for start, end in pairwise(moments):
-        now = [e for e in events if e["start"] <= start and end <= e["end"]]
+        while waiting and waiting[-1]["start"] <= start:
+            now.append(waiting.pop())
+        now = [e for e in now if e["end"] > start]
         communicates = any(e["name"].startswith("gloo:") for e in now)
         computes = any(_computes(thread, now) for thread in {e["tid"] for e in now} - workers)
         duration = end - start

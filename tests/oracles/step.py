@@ -112,7 +112,9 @@ def balanced_topk(logits, topk, **_):
     first = torch.arange(tokens).unsqueeze(1) * topk
     chosen = (first + torch.arange(topk)) % experts
     chosen_map = torch.zeros(tokens, experts, dtype=torch.bool).scatter(1, chosen, True)
-    probabilities = torch.softmax(logits.float(), dim=-1).type_as(logits) * chosen_map
+    # What a fake group "receives" may be anything: what is chosen must keep a probability.
+    probabilities = torch.softmax(logits.float(), dim=-1).nan_to_num(0.5).clamp(min=0.01)
+    probabilities = probabilities.type_as(logits) * chosen_map
     return probabilities, chosen_map
 
 

@@ -19,14 +19,14 @@ def rows_of_all_ranks(job):
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
 def test_products_of_all_ranks_add_up_to_the_executed_flops(job):
     total = sum(row.flops * alike for row, alike in rows_of_all_ranks(job))
     assert total == flops_per_step(job).executed
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
 def test_they_do_so_term_by_term_and_phase_by_phase(job):
     found = {}
     for row, alike in rows_of_all_ranks(job):

@@ -1,5 +1,7 @@
 """Conventions: each gives its source's own figures, and figures convert between them."""
 
+from pathlib import Path
+
 import pytest
 
 from steptally.errors import InputError
@@ -132,3 +134,8 @@ def test_every_convention_names_its_source():
 def test_an_unknown_convention_is_refused_with_the_list():
     with pytest.raises(InputError, match=r"did you mean 'megatron-lm'.*one of exact-causal"):
         find_convention("megatron_lm")
+
+
+def test_every_convention_stands_in_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text()
+    assert all(f"| `{name}`" in text for name in CONVENTIONS)

@@ -128,6 +128,16 @@ def test_the_newer_hybrid_pattern_sets_the_layers_mtp_and_virtual_stages():
         ({"num_experts": "[1]"}, {}),
         ({"moe_aux_loss_coeff": [0.01]}, {"moe_aux_loss_coeff": 0.01}),
         ({"mtp_num_layers": 0}, {}),
+        ({"normalization": "rmsnorm"}, {"normalization": "RMSNorm"}),
+        ({"glu_activation": "swiglu"}, {"swiglu": True}),
+        (
+            {"position_embedding_type": "PositionEmbeddingType.alibi"},
+            {"position_embedding_type": "none"},
+        ),
+        (
+            {"num_key_value_heads": 2, "group_query_attention": False},
+            {"num_query_groups": 2},
+        ),
     ],
 )
 def test_every_spelling_becomes_the_jobs_own(stated, own):

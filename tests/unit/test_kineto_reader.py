@@ -136,6 +136,7 @@ def test_a_rank_that_is_given_outranks_the_file(read):
     trace = read([KERNEL], rank=9, distributedInfo={"rank": 5})
     assert trace.rank == 9
     assert trace.events["rank"].to_list() == [9]
+    assert "read as rank 9, but says that it is of rank 5" in trace.warnings[0]
 
 
 def test_a_kernel_belongs_to_the_step_that_launched_it(read):

@@ -18,10 +18,10 @@ DIALECTS = {
     ),
     "primus": (
         (
-            "[20251202 09:12:08][rank-7/8][INFO ] [----trainer.py:2560] : iteration 126/ 5000 | "
+            "[20251202 09:12:08][rank-7/8][INFO ] [trainer.py:2560] : iteration 126/ 5000 | "
             "consumed samples: 16128 | elapsed time per iteration (ms): 13372.8/13364.7 | hip mem "
-            "usage/free: 153.81GB/102.17GB | throughput per GPU (TFLOP/s/GPU): 567.6/568.0 | "
-            "tokens per GPU (tokens/s/GPU): 9801.4/9807.3 | global batch size: 128 | lm loss: 6.5E-03 |"
+            "usage/free: 153.81GB | throughput per GPU (TFLOP/s/GPU): 567.6/568.0 | "
+            "tokens per GPU: 9801.4/9807.3 | global batch size: 128 | lm loss: 6.5E-03 |"
         ),
         (126, 13372.8, 16128, 128, 567.6, 0.0065),
     ),
@@ -34,29 +34,30 @@ DIALECTS = {
     ),
     "deepspeed": (
         (
-            "rank 7 | iteration        1/   45776 | consumed samples:          128 | consumed tokens: "
+            "rank 7 | iteration        1/   45776 | consumed samples:     128 | consumed tokens: "
             "      262144 | elapsed time this iteration (ms): 33222.7 |"
         ),
         (1, 33222.7, 128, None, None, None),
     ),
     "bigscience": (
         (
-            " iteration        2/   95367 | consumed samples:         4096 | elapsed time per iteration "
+            " iteration   2/   95367 | consumed samples:   4096 | elapsed time per iteration "
             "(s): 769.99 | global batch size:  2048 | lm loss: 6.384045E+01 | TFLOPs: 108.47 |"
         ),
         (2, 769990.0, 4096, 2048, 108.47, 63.84045),
     ),
     "old loss name": (
         (
-            " iteration        1/    1000 | consumed samples:         1024 | elapsed time per iteration "
+            " iteration   1/    1000 | consumed samples:   1024 | elapsed time per iteration "
             "(ms): 159778.9 | global batch size:  1024 | lm-loss: 1.244238E+01 | loss scale: -1.0 |"
         ),
         (1, 159778.9, 1024, 1024, None, 12.44238),
     ),
     "nemo": (
         (
-            "Training epoch 0, iteration 9/49 | lr: 1.0e-05 | global_batch_size: 128 | global_step: 9 | "
-            "reduced_train_loss: 11.03 | train_step_timing in s: 6.7 | TFLOPS_per_GPU: 500.2"
+            "Training epoch 0, iteration 9/49 | lr: 1e-05 | global_batch_size: 128 "
+            "| global_step: 9 | reduced_train_loss: 11.03 | train_step_timing in s: 6.7 "
+            "| TFLOPS_per_GPU: 500.2"
         ),
         (9, 6700.0, None, 128, 500.2, 11.03),
     ),
@@ -132,6 +133,12 @@ def test_slow_lines_at_the_head_are_warm_up(tmp_path):
     found = series(tmp_path, line(1, 900.0), line(2, 130.0), *(line(n) for n in range(3, 9)))
     assert iterations(found.warmup) == [1, 2]
     assert iterations(found.steady) == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_line_stands_for_its_distance_to_the_line_before(tmp_path):
+    # Megatron-LM prints iteration 1 and then every log interval: 1 + 9 + 10 + 10 = 30 iterations.
+    found = series(tmp_path, line(1, 900.0), line(10), line(20), line(30))
+    assert (found.warmup_iterations, found.steady_iterations) == (1, 29)
 
 
 def test_a_stated_warm_up_wins(tmp_path):

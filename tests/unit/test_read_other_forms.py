@@ -106,6 +106,23 @@ def test_a_preset_says_that_its_sequence_is_an_assumption():
     assert "seq_length" not in read_job("qwen3-8b", ["seq_length=1024"]).assumed
 
 
+def test_a_changed_preset_says_that_it_is_no_longer_that_model():
+    assert "num_layers 4 instead of 36" in read_job("qwen3-8b", ["num_layers=4"]).notes[0]
+
+
+def test_none_unsays_what_the_source_states():
+    for word in ("none", "None"):
+        assert read_job("mistral-7b", [f"window_size={word}"]).architecture.window_size is None
+
+
+def test_an_override_unsays_what_followed_from_the_old_value(tmp_path):
+    path = tmp_path / "job.json"
+    job = read_job("qwen3-8b", ["device=h100-sxm", "world_size=16", "global_batch_size=16"])
+    path.write_text(json.dumps(job.settings()))
+    cluster = read_job(str(path), ["device=gb200", "world_size=32", "global_batch_size=32"]).cluster
+    assert (cluster.nodes, cluster.link_domain_size) == (4, 72)
+
+
 def test_a_tally_or_manifest_is_a_job(tmp_path):
     job = read_job("llama-3-8b")
     tally = tmp_path / "tally.json"

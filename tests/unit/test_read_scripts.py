@@ -7,6 +7,8 @@ from tests.parameter_count import count_parameters
 
 from steptally.errors import InputError
 from steptally.job import read_job
+from steptally.job.readers.shell import read_script
+from steptally.job.readers.shell_values import arithmetic
 
 JOBS = Path(__file__).parents[1] / "golden" / "jobs"
 SMALL = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --vocab-size 128"
@@ -199,8 +201,47 @@ def test_a_truncated_or_wrong_script_is_one_sentence(read, text, words):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("8 * (2 + 1)", 24),
+        ("($N > 1) ? 4 : 2", 4),
+        ("N == 3 && N < 4", 1),
+        ("-7 / 2", -3),  # bash rounds towards zero
+        ("-7 % 2", -1),
+        ("2 ** 3", 8),
+        ("${N} % 2 ? N : 0", 3),
+    ],
+)
+def test_arithmetic_is_bashs(expression, value):
+    variables = read_script("N=3", "s").variables
+    assert arithmetic(expression, variables) == value
+
+
+@pytest.mark.parametrize("expression", ["1 / 0", "X + 1", "1 +", "2 ** 999999", "1 ? 2", "a[0]"])
+def test_arithmetic_that_cannot_be_is_unknown(expression):
+    assert arithmetic(expression, read_script("", "s").variables) is None
+
+
+def test_unquoted_array_elements_split_into_words(read):
+    text = 'A=()\nif [[ "fp8" == "fp8" ]]; then\n A+=(\n "--fp8-format hybrid"\n "--bf16"\n )\nfi\n'
+    job = read(f"{text}python t.py {SMALL} ${{A[@]}}")
+    assert (job.recipe.fp8, job.recipe.bf16) == ("hybrid", True)
+
+
 def test_an_argument_list_may_stand_for_the_file():
     assert read_job(SMALL).architecture.num_layers == 4
+
+
+def test_eval_reads_quotes_inside_the_text(read):
+    options = "--num-experts 2 --moe-layer-freq '([0]*1+[1]*3)'"
+    job = read(f'run="python t.py {SMALL} {options}"\necho $run\neval $run')
+    assert job.architecture.moe_layer_freq == (0, 1, 1, 1)
+
+
+def test_a_script_that_refers_to_itself_without_end_is_refused(read):
+    with pytest.raises(InputError, match="without end"):
+        read("X='eval $X --num-layers 1 --hidden-size 8'\neval $X")
 
 
 @pytest.mark.parametrize("nest", ["${A:-" * 3000, "$(echo " * 3000, "((" * 3000, "'\"" * 3000])

@@ -40,6 +40,21 @@ def test_the_recorder_is_found_at_the_top_of_the_package():
     assert steptally.Recorder is Recorder
 
 
+def test_without_torch_the_recorder_says_what_to_install():
+    code = """
+import sys
+sys.modules["torch"] = None
+import steptally
+from steptally.errors import MissingPartError
+try:
+    steptally.Recorder()
+except MissingPartError as error:
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "pip install 'steptally[engine]'" in done.stderr
+
+
 def test_a_step_that_is_not_traced_reads_the_clock_twice_and_touches_nothing(tmp_path, monkeypatch):
     recorder = Recorder(tmp_path, traced_steps=())
     run_steps(recorder, 1)  # the first step also finds the directory and writes the manifest

@@ -252,9 +252,16 @@ def test_processes_that_the_layout_does_not_divide_are_refused():
 
 
 def test_too_little_memory_for_the_processes_is_a_warning_with_both_figures():
+    # 8 · (440 MiB of imports + 212,992 parameters · 16 bytes) = 3.46 GiB.
     (warning,) = prepared({"world_size": 8}, memory_bytes=2**30).warnings
-    assert "8 processes need at least 4.1 GiB" in warning
+    assert "8 processes need at least 3.5 GiB" in warning
     assert "this machine has 1.0 GiB" in warning
+
+
+def test_a_model_whose_state_alone_does_not_fit_is_refused():
+    # 212,992 parameters · 16 bytes = 3.25 MiB of weights, gradients and Adam's state a replica.
+    with pytest.raises(InputError, match=r"at least 0.0 GiB, and this machine has 0.0 GiB"):
+        prepared({"world_size": 8}, memory_bytes=2**20)
 
 
 def test_training_state_is_sixteen_bytes_a_parameter_in_fp32():

@@ -27,11 +27,12 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
     measured = measure_run(directory)
     job = job or job_of(manifest)
     if job is None:
-        why = (
-            "useful FLOPs, MFU, HFU: the run does not say which job it trained; "
-            "pass --job JOB to `steptally report`, or job=… to steptally.Recorder"
+        why = manifest.get("job_refused") or "the run does not say which job it trained"
+        refusal = (
+            f"useful FLOPs, MFU, HFU: {str(why).rstrip('.')}; pass --job JOB to `steptally "
+            f"report`, or a whole job=… to steptally.Recorder"
         )
-        return replace(measured, refusals=[*measured.refusals, why])
+        return replace(measured, refusals=[*measured.refusals, refusal])
     return _with_prediction(measured, job, manifest)
 
 
@@ -65,7 +66,8 @@ def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tal
     summary = dict(predicted.summary)
     summary.update(measured.summary)
     executed = predicted.summary["flops_per_step_executed"]
-    summary["flops_per_step_executed_predicted"] = executed
+    if "flops_per_step_executed" in measured.summary:
+        summary["flops_per_step_executed_predicted"] = executed
     refusals = [*measured.refusals]
     warnings = [*measured.warnings, *predicted.warnings]
     warnings += _disagreement(measured, executed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +27,8 @@ def demo_command(
 
     calibrated_machine()
     with resources.as_file(resources.files("steptally.job.catalog") / "demo.yaml") as job_file:
-        job = read_job(str(job_file))
-    tally = run(
+        job = replace(read_job(str(job_file)), source="demo.yaml, which comes with steptally")
+    tally, recorded = run(
         job,
         nproc=None,
         steps=DEFAULT_STEPS,
@@ -36,4 +37,4 @@ def demo_command(
         data="corpus",
         directory=directory,
     )
-    show(tally, json_output)
+    show(tally, recorded, json_output)

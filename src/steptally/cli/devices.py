@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from steptally.job import Device
+    from steptally.report.table import Table as ReportTable
 
 SCHEMA = "steptally/1"
 TERA, GIGA, GIB = 1e12, 1e9, 2**30
@@ -92,30 +93,50 @@ def device_as_json(device: Device) -> dict[str, Any]:
 
 
 def print_devices(devices: list[Device], console: Console) -> None:
-    """One line a device: dense peaks in TFLOP/s, memory, bandwidths."""
+    """One line a device: dense peaks in TFLOP/s, memory, bandwidths; what the width holds."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device", no_wrap=True)
-    for dtype in COLUMNS:
-        table.add_column(dtype, justify="right")
-    for heading in ("GiB", "GB/s", "link GB/s", "SM/CU"):
-        table.add_column(heading, justify="right")
-    for device in devices:
-        peaks = device.dense_peak_flops_per_s
-        table.add_row(
-            device.name,
-            *(f"{peaks[dtype] / TERA:g}" if dtype in peaks else "–" for dtype in COLUMNS),
-            f"{(device.memory_bytes or 0) // GIB}",
-            f"{(device.memory_bandwidth_bytes_per_s or 0) / GIGA:g}",
-            f"{(device.link_bandwidth_bytes_per_s or 0) / GIGA:g}",
-            str(device.multiprocessors or "–"),
-        )
+    from steptally.report.fitting import fit_columns
+
+    fitting, left_out = fit_columns(device_table(devices), console.width)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    for place, heading in enumerate(fitting.columns):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for row in fitting.rows:
+        table.add_row(*row)
     console.print(table)
     console.print(
         f"{len(devices)} devices. Peaks are dense, in TFLOP/s; link is one direction. "
         f"`steptally devices NAME` shows one with its sources.",
         style="dim",
+    )
+    if left_out:
+        console.print(f"No room for {', '.join(left_out)}: widen it, or see --json.", style="dim")
+
+
+def device_table(devices: list[Device]) -> ReportTable:
+    """Every figure that the list may show, as text."""
+    from steptally.report.table import Table
+
+    return Table(
+        title="Devices",
+        note="",
+        columns=("device", *COLUMNS, "GiB", "GB/s", "link GB/s", "SM/CU"),
+        text_columns=1,
+        rows=tuple(_device_row(device) for device in devices),
+        least_wanted=("SM/CU", "link GB/s", "tf32", "fp32", "fp16"),
+    )
+
+
+def _device_row(device: Device) -> tuple[str, ...]:
+    peaks = device.dense_peak_flops_per_s
+    return (
+        device.name,
+        *(f"{peaks[dtype] / TERA:g}" if dtype in peaks else "–" for dtype in COLUMNS),
+        f"{(device.memory_bytes or 0) // GIB}",
+        f"{(device.memory_bandwidth_bytes_per_s or 0) / GIGA:g}",
+        f"{(device.link_bandwidth_bytes_per_s or 0) / GIGA:g}",
+        str(device.multiprocessors or "–"),
     )
 
 

@@ -13,6 +13,7 @@ from steptally.job import Job, read_job
 from steptally.measure.log import LogLine, read_log
 from steptally.measure.log_series import (
     LogSeries,
+    iterations_behind,
     sort_lines,
     split_starts,
     spread,
@@ -127,14 +128,14 @@ def _speed_figures(job: Job, series: LogSeries, convention: Convention) -> dict[
         "tokens_per_s": (tokens.median * job.layout.world_size, "token/s", origin),
         "flops_per_s_per_device_useful": (rate.useful_flops_per_s, "FLOP/s", origin),
         "flops_per_s_per_device_executed": (rate.executed_flops_per_s, "FLOP/s", origin),
-        "steady_iterations": (times.count * series.interval, "step", "what the medians rest on"),
-        "warmup_iterations": (len(series.warmup) * series.interval, "step", "set apart"),
+        "steady_iterations": (series.steady_iterations, "step", "what the medians rest on"),
+        "warmup_iterations": (series.warmup_iterations, "step", "set apart"),
         "skipped_iterations": (
             sum(line.skipped + line.nan for line in series.skipped),
             "step",
             f"on {len(series.skipped)} lines, set apart",
         ),
-        "rampup_iterations": (len(series.rampup) * series.interval, "step", "set apart"),
+        "rampup_iterations": (series.rampup_iterations, "step", "set apart"),
         "starts": (series.starts, "start", f"{series.repeated} iterations ran again"),
     }
     return {
@@ -169,9 +170,7 @@ def _losses(job: Job, lines: Sequence[LogLine], convention: Convention) -> list[
     per_token = useful_flops(job, convention) / job.layout.tokens_per_step
     rows, wall_ms, samples = [], 0.0, 0
     for start in split_starts(lines):
-        before: LogLine | None = None
-        for line in start:
-            iterations = line.iteration - before.iteration if before else _first_interval(start)
+        for line, iterations in zip(start, iterations_behind(start), strict=True):
             wall_ms += iterations * line.duration_ms
             samples += iterations * batch(job, line)
             tokens = (line.consumed_samples or samples) * job.layout.seq_length
@@ -185,13 +184,5 @@ def _losses(job: Job, lines: Sequence[LogLine], convention: Convention) -> list[
                         useful_flops=whole_or_nearest(per_token * tokens),
                     )
                 )
-            before = line
     step = -(-len(rows) // MOST_LOSSES) or 1
     return rows[::-step][::-1]
-
-
-def _first_interval(start: Sequence[LogLine]) -> int:
-    """Iterations behind the first line of a start: as many as behind the second."""
-    if len(start) < 2:
-        return 1
-    return min(start[1].iteration - start[0].iteration, start[0].iteration)

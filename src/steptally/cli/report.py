@@ -57,8 +57,9 @@ def read_tally(run: Path, job: str | None = None) -> Tally:
     """The tally of a run directory or of a tally.json.
 
     A run directory without one (the run was killed, or recorded by a user's own loop) is measured
-    and its tally saved; so is any that is given a job of its own. Raises `InputError` for a path
-    that is neither.
+    and its tally saved, with `job` where the run states none. A run that states its job keeps its
+    tally: accounting for it as another job is only shown. Raises `InputError` for a path that is
+    neither.
     """
     from steptally.tally import tally_from_json
     from steptally.trace.run_directory import RunDirectory
@@ -77,12 +78,14 @@ def read_tally(run: Path, job: str | None = None) -> Tally:
 
 
 def _accounted(directory: RunDirectory, job: str | None) -> Tally:
-    from steptally.cli.account import account_for_run, save
+    from steptally.cli.account import account_for_run, job_of, save
     from steptally.job import read_job
 
-    directory.read_manifest()  # a directory that is no run is told so before anything is loaded
+    # A directory that is no run is told so before anything is loaded.
+    recorded_job = job_of(directory.read_manifest())
     tally = account_for_run(directory, job=None if job is None else read_job(job))
-    save(directory, tally)
+    if job is None or recorded_job is None:  # another job than the recorded one is only shown
+        save(directory, tally)
     return tally
 
 

@@ -13,6 +13,7 @@ from steptally.errors import InputError
 if TYPE_CHECKING:
     from steptally.job import Job
     from steptally.tally import Tally
+    from steptally.trace.run_directory import RunDirectory
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 20, 3
 
@@ -52,7 +53,7 @@ def run_command(
     """
     from steptally.job import read_job
 
-    tally = run(
+    tally, recorded = run(
         read_job(job, overrides or ()),
         nproc=nproc,
         steps=steps,
@@ -61,7 +62,7 @@ def run_command(
         data=data,
         directory=directory,
     )
-    show(tally, json_output)
+    show(tally, recorded, json_output)
 
 
 def run(
@@ -73,8 +74,8 @@ def run(
     traced_steps: tuple[int, ...] | None,
     data: str,
     directory: Path,
-) -> Tally:
-    """Check, launch, measure and save; return the tally."""
+) -> tuple[Tally, RunDirectory]:
+    """Check, launch, measure and save; return the tally and where it is."""
     from steptally.cli.account import account_for_run, save
     from steptally.engine.availability import find_parts
     from steptally.run.data import open_source
@@ -99,8 +100,7 @@ def run(
         )
     tally = account_for_run(recorded)
     save(recorded, tally)
-    sys.stderr.write(f"steptally: recorded in {recorded.path}\n")
-    return tally
+    return tally, recorded
 
 
 def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
@@ -110,18 +110,19 @@ def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
     if text.strip().lower() == "none":
         return ()
     words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
+    if not words or not all(word.isdecimal() and len(word) < 19 for word in words):
         raise InputError(
             f"--traced-steps got {text!r}: name steps counted from 1, as 6,7; or none."
         )
     return tuple(sorted({int(word) for word in words}))
 
 
-def show(tally: Tally, json_output: bool) -> None:
-    """Print a tally as JSON, or for people."""
+def show(tally: Tally, recorded: RunDirectory, json_output: bool) -> None:
+    """Print a tally as JSON, or for people; last, where the same is to be read again."""
     if json_output:
         typer.echo(tally.dumps())
-        return
-    from steptally.report.terminal import print_tally
+    else:
+        from steptally.report.terminal import print_tally
 
-    print_tally(tally)
+        print_tally(tally)
+    sys.stderr.write(f"steptally: recorded in {recorded.path}: open {recorded.report.name} there\n")

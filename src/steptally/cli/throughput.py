@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from steptally.errors import InputError
 from steptally.job import Device, Job
 from steptally.job.catalog.devices import find_device
-from steptally.predict.convention import Convention
+from steptally.predict.convention import EXACT_CAUSAL, Convention
+from steptally.predict.conventions import convert, find_convention
 from steptally.predict.utilization import (
     TERA,
     Peak,
@@ -71,6 +72,8 @@ def throughput(
         return Throughput(figures=figures, warnings=tuple(warnings), refusals=(why,))
     check_possible(job, rate, convention, peak)
     utilization, refusals = utilization_figures(rate, convention, peak)
+    if convention.name != EXACT_CAUSAL.name:
+        utilization["mfu_exact_causal"] = _converted(job, utilization["mfu"], packed_lengths)
     return Throughput(
         figures={**figures, **utilization}, warnings=tuple(warnings), refusals=refusals
     )
@@ -162,6 +165,18 @@ def _rate_figures(rate: Rate, convention: Convention, measured: Measured) -> dic
         "flops_per_s_per_device_useful": figure(rate.useful_flops_per_s, "FLOP/s", convention.name),
         "flops_per_s_per_device_executed": figure(rate.executed_flops_per_s, "FLOP/s", "executed"),
     }
+
+
+def _converted(job: Job, mfu: Figure, packed_lengths: Sequence[int] | None) -> Figure:
+    """The same step time under the exact count: what an MFU of another convention is worth."""
+    source = find_convention(mfu.convention)
+    return Figure(
+        value=convert(float(mfu.value or 0), source, EXACT_CAUSAL, job, packed_lengths),
+        unit="1",
+        basis="measured",
+        convention=EXACT_CAUSAL.name,
+        origin=f"the MFU above, converted from {mfu.convention}",
+    )
 
 
 def utilization_figures(

@@ -13,7 +13,7 @@ from pathlib import Path
 from steptally.errors import MissingPartError
 
 MEGATRON_CORE_VERSION = "0.16.1"
-INSTALL_COMMAND = "pip install 'steptally[engine]'"
+INSTALL_COMMAND = "pip install 'steptally[engine]' (in a checkout: pip install '.[engine]')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "mrope", "yarn", "relative", "none")
+# Accounts list layers and experts one by one: a mistyped number must not keep them for hours.
+MOST_LAYERS = 100_000
+MOST_EXPERTS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +18,7 @@ class Architecture:
     own default (`job.resolve`) and is named in `Job.assumed`.
     """
 
-    num_layers: int
+    num_layers: int = field(metadata={"at_most": MOST_LAYERS})
     hidden_size: int
     num_attention_heads: int
     ffn_hidden_size: int
@@ -28,12 +31,12 @@ class Architecture:
     position_embedding_type: str = field(
         default="learned_absolute", metadata={"choices": POSITION_EMBEDDINGS}
     )
-    rotary_base: float = 10000.0
-    rotary_percent: float = 1.0
+    rotary_base: float = field(default=10000.0, metadata={"above": 0})
+    rotary_percent: float = field(default=1.0, metadata={"above": 0, "at_most": 1})
     normalization: str = field(
         default="LayerNorm", metadata={"choices": ("LayerNorm", "RMSNorm", "L2Norm")}
     )
-    norm_epsilon: float = 1e-5
+    norm_epsilon: float = field(default=1e-5, metadata={"at_least": 0})
     qk_layernorm: bool = False
     attention_output_gate: bool = False
     softmax_type: str = field(
@@ -56,7 +59,7 @@ class Architecture:
     attention_chunk_size: int | None = None
 
     # Mixture of experts.
-    num_experts: int | None = None
+    num_experts: int | None = field(default=None, metadata={"at_most": MOST_EXPERTS})
     moe_layer_freq: int | tuple[int, ...] = 1
     moe_router_topk: int = 2
     moe_ffn_hidden_size: int | None = None
@@ -73,7 +76,7 @@ class Architecture:
     v_head_dim: int = 128
 
     # Multi-token prediction, and hybrid Mamba layers.
-    mtp_num_layers: int | None = None
+    mtp_num_layers: int | None = field(default=None, metadata={"at_most": MOST_LAYERS})
     hybrid_override_pattern: str | None = None
     mamba_state_dim: int = 128
     mamba_head_dim: int = 64

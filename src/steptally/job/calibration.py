@@ -6,7 +6,6 @@ machine's peak loads it here, without torch.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from steptally import strict_json
 from steptally.errors import InputError
 from steptally.job.device import Device
 from steptally.job.machine import Machine, this_machine
@@ -127,7 +127,7 @@ def _read(path: Path) -> str:
 
 def _parsed(text: str, path: Path) -> Calibration:
     try:
-        content = json.loads(text)
+        content = strict_json.decode(text)
     except ValueError as error:
         raise InputError(
             f"{path} is not JSON ({error}): run `steptally calibrate` again."

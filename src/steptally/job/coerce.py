@@ -31,6 +31,9 @@ class Setting:
     part: type
     types: tuple[Any, ...]
     choices: tuple[str, ...]
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
 
 
 @cache
@@ -47,6 +50,9 @@ def settings() -> dict[str, Setting]:
                 part=part,
                 types=typing.get_args(hint) if union else (hint,),
                 choices=tuple(field.metadata.get("choices", ())),
+                at_least=field.metadata.get("at_least"),
+                above=field.metadata.get("above"),
+                at_most=field.metadata.get("at_most"),
             )
     return found
 
@@ -68,7 +74,7 @@ def coerce(setting: Setting, value: object) -> object:
     for wanted in setting.types:
         converted = _as(wanted, value)
         if converted is not None:
-            return _checked_choice(setting, converted)
+            return _checked_range(setting, _checked_choice(setting, converted))
     raise _wrong(setting, value)
 
 
@@ -141,7 +147,7 @@ def _as_int(value: object) -> int | None:
         number = int(value) if isinstance(value, str) else value
     except ValueError:
         number = _as_float(value)
-    if number is None or abs(number) > LARGEST_NUMBER:
+    if number is None or not abs(number) <= LARGEST_NUMBER:  # so that NaN is no number either
         return None
     return int(number) if number == int(number) else None
 
@@ -172,11 +178,30 @@ def _checked_choice(setting: Setting, value: object) -> object:
     )
 
 
+def _checked_range(setting: Setting, value: object) -> object:
+    """The value, where it lies within what its setting can mean (`metadata` of the field)."""
+    if not isinstance(value, int | float):
+        return value
+    low, above, high = setting.at_least, setting.above, setting.at_most
+    rule = None
+    if low is not None and value < low:
+        rule = f"at least {low}"
+    elif above is not None and value <= above:
+        rule = f"more than {above}"
+    elif high is not None and value > high:
+        rule = f"at most {high}"
+    if rule:
+        raise InputError(f"{setting.name} is {value}: it must be {rule}.")
+    return value
+
+
 def _wrong(setting: Setting, value: object) -> InputError:
     if setting.choices:
         expected = f"one of {', '.join(map(repr, setting.choices))}"
     else:
         expected = " or ".join(_type_name(wanted) for wanted in setting.types)
+        if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+            expected = "a number that a model or cluster can have (at most 10^18)"
     return InputError(f"{setting.name} is {shown(value)}: it must be {expected}.")
 
 

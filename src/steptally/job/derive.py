@@ -34,6 +34,29 @@ def _on(found: Settings, name: str) -> bool:
     return name in found and truth(name, found.pop(name))
 
 
+# Values that forks and earlier releases spell otherwise, by setting.
+SPELLINGS: Mapping[str, Mapping[str, str]] = {
+    "normalization": {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"},
+    "position_embedding_type": {"rotary": "rope", "alibi": "none", "absolute": "learned_absolute"},
+    "moe_token_dispatcher_type": {"alltoall_seq": "alltoall"},
+}
+
+
+def spellings(found: Settings, notes: Notes) -> None:
+    """`rmsnorm`, `PositionEmbeddingType.alibi`, `alltoall_seq`, `--glu-activation swiglu`."""
+    for name, others in SPELLINGS.items():
+        if not isinstance(found.get(name), str):
+            continue
+        word = str(found[name]).rpartition(".")[2]
+        if word == "alibi":
+            notes.append("ALiBi has no parameters and no FLOPs of note: positions stand as none.")
+        found[name] = others.get(word, word)
+    activation = str(found.get("glu_activation", ""))
+    if activation in ("swiglu", "geglu"):
+        found[activation] = True
+        del found["glu_activation"]
+
+
 def precision(found: Settings, notes: Notes) -> None:
     """`--fp8-hybrid` of old, `params_dtype` of dumps, and bf16's fp32 gradient accumulation."""
     for switch, number_format in (("fp8_hybrid", "hybrid"), ("fp8_e4m3", "e4m3")):
@@ -88,6 +111,10 @@ def activation(found: Settings, notes: Notes) -> None:
 
 def query_groups(found: Settings, notes: Notes) -> None:
     """`--num-query-groups` counts only beside `--group-query-attention`; alone it does nothing."""
+    for fork in ("num_key_value_heads", "num_attention_heads_kv"):  # Megatron-DeepSpeed, -LLM
+        if fork in found:
+            found["num_query_groups"] = found.pop(fork)
+            found.pop("group_query_attention", None)
     if "group_query_attention" not in found:
         return
     if truth("group_query_attention", found.pop("group_query_attention")):
@@ -181,7 +208,7 @@ def hybrid(found: Settings, notes: Notes) -> None:
     newer = found.pop("hybrid_layer_pattern", None)
     pattern = found.get("hybrid_override_pattern", newer)
     found.pop("mtp_hybrid_override_pattern", None)
-    if not isinstance(pattern, str):
+    if not isinstance(pattern, str) or pattern == "none":
         return
     main, *depths = pattern.split("/")
     segments = main.count("|") + 1
@@ -269,6 +296,7 @@ def _size(found: Mapping[str, object], kind: str) -> object:
 
 
 RULES: tuple[Callable[[Settings, Notes], None], ...] = (
+    spellings,
     precision,
     activation,
     query_groups,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# Accounts list ranks one by one: a mistyped number must not keep them for hours.
+MOST_RANKS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -13,7 +16,7 @@ class Layout:
     pipeline and context parallelism.
     """
 
-    world_size: int
+    world_size: int = field(metadata={"at_most": MOST_RANKS})
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int | None = None

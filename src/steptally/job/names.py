@@ -11,7 +11,13 @@ from collections.abc import Mapping
 
 from steptally.errors import InputError
 from steptally.job.catalog.options import options_by_flag, options_by_name
-from steptally.job.coerce import settings, shown, truth
+from steptally.job.coerce import coerce, settings, shown, truth
+
+# What may stand before the dot in `--set part.name=value`: a job's groups, Megatron-Bridge's.
+PARTS_OF_A_NAME = (
+    *("architecture", "layout", "recipe", "cluster"),
+    *("model", "train", "optimizer", "ddp", "comm_overlap", "mixed_precision"),
+)
 
 ALIASES: Mapping[str, str] = {
     # Megatron-Core's fields.
@@ -41,7 +47,7 @@ def canonical(values: Mapping[str, object]) -> dict[str, object]:
     """The same settings under the names of a job; what nobody knows keeps its name.
 
     A value of None says that an option was not given (argument dumps print it) and is dropped.
-    Where a source states a setting under two names, its own name wins.
+    Raises `InputError` where a source states a setting under two names with different values.
 
     >>> canonical({"disable_bias_linear": True, "num_moe_experts": 8, "lr": None})
     {'add_bias_linear': False, 'num_experts': 8}
@@ -50,9 +56,24 @@ def canonical(values: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in stated.items():
         own, own_value = _own(name, value)
-        if own == name or (own not in stated and own not in found):
-            found[own] = own_value
+        if own in found and not _agree(own, found[own], own_value):
+            raise InputError(
+                f"{own} is stated twice, under two of its names: as {shown(found[own])} and, by "
+                f"{name}, as {shown(own_value)}. Keep one."
+            )
+        found.setdefault(own, own_value)
     return found
+
+
+def _agree(name: str, one: object, other: object) -> bool:
+    """Whether two statements of a setting mean the same."""
+    setting = settings().get(name)
+    if setting is None:
+        return str(one) == str(other)
+    try:
+        return coerce(setting, one) == coerce(setting, other)
+    except InputError:
+        return str(one) == str(other)
 
 
 def _own(name: str, value: object) -> tuple[str, object]:
@@ -80,8 +101,18 @@ def parse_overrides(overrides: tuple[str, ...] | list[str]) -> dict[str, object]
     values: dict[str, object] = {}
     for text in overrides:
         name, equals, value = text.partition("=")
-        plain = name.strip().lstrip("-").replace("-", "_").rpartition(".")[2]
+        part, _, plain = name.strip().lstrip("-").replace("-", "_").rpartition(".")
         if not equals or not plain:
             raise InputError(f"--set got {shown(text)}: it must be name=value, as num_layers=4.")
-        values[plain] = value
+        if part and part not in PARTS_OF_A_NAME:
+            raise InputError(
+                f"--set got {shown(text)}: {shown(part)} is no part of a job; write {plain}=…, or "
+                f"one of {', '.join(PARTS_OF_A_NAME)} before the dot."
+            )
+        value = "none" if value == "None" else value  # unsays what the source states
+        if values.setdefault(plain, value) != value:
+            raise InputError(
+                f"--set gives {plain} twice, as {shown(values[plain])} and as {shown(value)}: "
+                f"keep one."
+            )
     return values

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 OPTIMIZERS = ("adam", "sgd", "muon", "dist_muon", "adaptive_muon", "lion", "soap")
 STATE_DTYPES = ("fp32", "fp16", "bf16", "fp8")
+NOT_NEGATIVE = {"at_least": 0}
+PROBABILITY = {"at_least": 0, "at_most": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Recipe:
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     overlap_p2p_communication: bool = True
-    ddp_bucket_size: int | None = None
+    ddp_bucket_size: int | None = field(default=None, metadata={"at_least": 1})
     ddp_average_in_collective: bool = False
 
     # Experts.
@@ -64,7 +66,7 @@ class Recipe:
     moe_permute_fusion: bool = False
     moe_router_dtype: str | None = field(default=None, metadata={"choices": ("fp32", "fp64")})
     moe_router_load_balancing_type: str = "aux_loss"
-    moe_aux_loss_coeff: float = 0.0
+    moe_aux_loss_coeff: float = field(default=0.0, metadata=NOT_NEGATIVE)
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False
     moe_shared_expert_overlap: bool = False
@@ -72,9 +74,9 @@ class Recipe:
     delay_wgrad_compute: bool = False
 
     # Regularisation, optimizer, randomness.
-    attention_dropout: float = 0.1
-    hidden_dropout: float = 0.1
-    init_method_std: float = 0.02
+    attention_dropout: float = field(default=0.1, metadata=PROBABILITY)
+    hidden_dropout: float = field(default=0.1, metadata=PROBABILITY)
+    init_method_std: float = field(default=0.02, metadata=NOT_NEGATIVE)
     optimizer: str = field(default="adam", metadata={"choices": OPTIMIZERS})
     use_distributed_optimizer: bool = False
     use_precision_aware_optimizer: bool = False
@@ -83,14 +85,14 @@ class Recipe:
     exp_avg_dtype: str = field(default="fp32", metadata={"choices": STATE_DTYPES})
     exp_avg_sq_dtype: str = field(default="fp32", metadata={"choices": STATE_DTYPES})
     optimizer_cpu_offload: bool = False
-    optimizer_offload_fraction: float = 1.0
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    clip_grad: float = 1.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_eps: float = 1e-8
-    seed: int = 1234
+    optimizer_offload_fraction: float = field(default=1.0, metadata=PROBABILITY)
+    lr: float = field(default=1e-3, metadata=NOT_NEGATIVE)
+    weight_decay: float = field(default=0.01, metadata=NOT_NEGATIVE)
+    clip_grad: float = field(default=1.0, metadata=NOT_NEGATIVE)
+    adam_beta1: float = field(default=0.9, metadata=PROBABILITY)
+    adam_beta2: float = field(default=0.999, metadata=PROBABILITY)
+    adam_eps: float = field(default=1e-8, metadata=NOT_NEGATIVE)
+    seed: int = field(default=1234, metadata=NOT_NEGATIVE)
 
     # How long it trains: by iterations or by samples.
     train_iters: int | None = None

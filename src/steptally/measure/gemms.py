@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import polars as pl
 
+from steptally.measure.early_stop import stopped_early
 from steptally.measure.phases import add_phases, tells_phase
 from steptally.measure.product import Product
 from steptally.measure.products import (
@@ -22,7 +23,7 @@ from steptally.measure.products import (
     products_of,
 )
 from steptally.tally import GemmRow
-from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name
+from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name, short_dtype
 from steptally.trace.schema import Trace
 
 
@@ -49,10 +50,9 @@ def step_gemms(trace: Trace) -> list[StepGemms]:
 
     Works on the operators of the host: a rank with a device issues its products there too.
     """
-    operators = (
-        trace.events.with_row_index("event")
-        .filter(pl.col("kind") == "operator")
-        .join(trace.operators, on="event", how="left", maintain_order="left")
+    events = trace.events.with_row_index("event")
+    operators = events.filter(pl.col("kind") == "operator").join(
+        trace.operators, on="event", how="left", maintain_order="left"
     )
     names = operators["name"].unique()
     wanted = names.filter(pl.Series([looks_like_product(name) for name in names], dtype=pl.Boolean))
@@ -60,6 +60,8 @@ def step_gemms(trace: Trace) -> list[StepGemms]:
     is_candidate = pl.col("name").is_in(wanted.implode())
     telling = operators.filter(is_candidate | tells_phase())
     candidates = add_phases(operators.filter(is_candidate), telling).drop_nulls("step")
+    never_ran = stopped_early(candidates, events)
+    candidates = candidates.filter(~pl.col("event").is_in(never_ran))
     hidden = operators.filter(pl.col("name").is_in(hiding.implode()))
     return [
         _one_step(trace.rank or 0, step, candidates.filter(step=step), hidden.filter(step=step))
@@ -76,15 +78,22 @@ def _one_step(rank: int, step: int, candidates: pl.DataFrame, hidden: pl.DataFra
     ).iter_rows():
         products = products_of(name, dimensions, values) if is_product(name) else None
         if products is not None:
-            element_bytes = _element_bytes(types)
-            readable[event] = [_row(name, phase, p, element_bytes, rank) for p in products]
+            dtype = _operand_dtype(types)
+            readable[event] = [_row(name, phase, one, dtype, rank) for one in products]
     counted = {event for event in readable if readable.keys().isdisjoint(_outer(event, around))}
     holding = {outer for event in counted for outer in _outer(event, around)}
+    silent = [
+        event
+        for event in around
+        if event not in holding
+        and event not in counted
+        and counted.isdisjoint(_outer(event, around))
+    ]
+    # Of nested ones (matmul around mm) the innermost is what the profiler should have shown.
+    wrapping = {outer for event in silent for outer in _outer(event, around)}
+    names = dict(candidates.select("event", "name").iter_rows())
     uncounted = Counter(hidden["name"].to_list())
-    for event, name in candidates.select("event", "name").iter_rows():
-        inside = not counted.isdisjoint(_outer(event, around))
-        if not (event in counted or event in holding or inside):
-            uncounted[name] += 1
+    uncounted.update(names[event] for event in silent if event not in wrapping)
     calls = Counter(row for event in counted for row in readable[event])
     return StepGemms(rank=rank, step=step, rows=_by_flops(calls), uncounted=uncounted)
 
@@ -97,7 +106,9 @@ def _outer(event: int, around: dict[int, int | None]) -> Iterator[int]:
         outer = around[outer]
 
 
-def _row(name: str, phase: str, product: Product, element_bytes: int | None, rank: int) -> GemmRow:
+def _row(name: str, phase: str, product: Product, dtype: str, rank: int) -> GemmRow:
+    """One call; `dtype` is the operands', empty where the profiler did not record it."""
+    size = product.elements * ELEMENT_BYTES[dtype] if dtype else None
     return GemmRow(
         name=name.removeprefix("aten::").removesuffix("_"),
         phase=phase,
@@ -107,8 +118,10 @@ def _row(name: str, phase: str, product: Product, element_bytes: int | None, ran
         batch=product.batch,
         calls=1,
         flops=product.flops,
-        bytes=None if element_bytes is None else product.elements * element_bytes,
+        bytes=size,
         rank=rank,
+        dtype=short_dtype(dtype),
+        intensity=product.flops / size if size else None,
     )
 
 
@@ -118,8 +131,8 @@ def _by_flops(calls: Counter[GemmRow]) -> list[GemmRow]:
     return sorted(rows, key=lambda row: (-row.flops, row.name, row.phase, row.m, row.n, row.k))
 
 
-def _element_bytes(types: str | None) -> int | None:
-    """Bytes of one element of the operands; None where the profiler did not record their dtype."""
+def _operand_dtype(types: str | None) -> str:
+    """The dtype of the first operand that has one."""
     spelled = msgspec.json.decode(types) if types else []
     names = [dtype_name(text) for text in spelled if isinstance(text, str)]
-    return next((ELEMENT_BYTES[name] for name in names if name), None)
+    return next(filter(None, names), "")

@@ -23,7 +23,8 @@ class LogSeries:
     `steady` are the lines that a throughput may rest on; the others are set apart, each line once:
     `warmup` (head of each start), `skipped` (an optimizer step left out, or a NaN), `rampup` (a
     smaller batch than the last). `starts` counts starts of the job, `repeated` the iterations that
-    a restart ran again. `interval` is the number of iterations that a line stands for.
+    a restart ran again. `interval` is the usual number of iterations that a line stands for;
+    `steady_iterations` and its like add up what the lines of each sort really stand for.
     """
 
     steady: tuple[LogLine, ...]
@@ -33,6 +34,9 @@ class LogSeries:
     starts: int
     repeated: int
     interval: int
+    steady_iterations: int
+    warmup_iterations: int
+    rampup_iterations: int
     everything_set_apart: bool = False
 
 
@@ -63,16 +67,24 @@ def sort_lines(lines: Sequence[LogLine], warmup_iterations: int | None = None) -
     left = _without(left, skipped)
     last_batch = left[-1].global_batch_size if left else None
     rampup = [line for line in left if line.global_batch_size != last_batch]
-    steady = _without(left, rampup)
+    steady = _without(left, rampup) or list(lines)
+    behind = {
+        id(line): count
+        for start in starts
+        for line, count in zip(start, iterations_behind(start), strict=True)
+    }
     return LogSeries(
-        steady=tuple(steady or lines),
+        steady=tuple(steady),
         warmup=tuple(warm),
         skipped=tuple(skipped),
         rampup=tuple(rampup),
         starts=len(starts),
         repeated=_repeated_iterations(starts),
         interval=interval,
-        everything_set_apart=not steady,
+        steady_iterations=sum(behind[id(line)] for line in steady),
+        warmup_iterations=sum(behind[id(line)] for line in warm),
+        rampup_iterations=sum(behind[id(line)] for line in rampup),
+        everything_set_apart=len(left) == len(rampup),
     )
 
 
@@ -94,6 +106,17 @@ def log_interval(starts: Sequence[Sequence[LogLine]]) -> int:
         for earlier, later in pairwise(start)
     ]
     return statistics.mode(distances) if distances else 1
+
+
+def iterations_behind(start: Sequence[LogLine]) -> list[int]:
+    """How many iterations each line of one start stands for: its distance to the line before.
+
+    The first stands for as many as the second, but no more than its own number: Megatron-LM also
+    prints the very first iteration alone.
+    """
+    distances = [later.iteration - earlier.iteration for earlier, later in pairwise(start)]
+    first = min(distances[0], start[0].iteration) if distances else 1
+    return [max(1, first), *distances]
 
 
 def spread(values: Sequence[float]) -> Spread:

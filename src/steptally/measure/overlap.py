@@ -79,26 +79,22 @@ def step_times(trace: Trace) -> list[TimeRow]:
     last end. A CPU rank's step is the window of its `ProfilerStep` annotation; communication that
     runs on into the next step counts in each for its own part.
     """
-    rank = trace.rank or 0
     windows = step_windows(trace.events)
+    works = pl.col("kind").is_in((*_DEVICE_WORK, "transfer"))
+    parts = trace.events.filter(works).partition_by("step", as_dict=True)
+    by_step = {step: rows for (step,), rows in parts.items() if step is not None}
+    rank = trace.rank or 0
     if trace.has_device:
-        by_step = [
-            _device_row(trace.events.filter(step=step), rank=rank, step=step)
-            for step in windows["step"]
-        ]
-        return [row for row in by_step if row is not None]
+        recorded = [step for step in windows["step"] if step in by_step]
+        device_rows = [_device_row(by_step[step], rank=rank, step=step) for step in recorded]
+        return [row for row in device_rows if row is not None]
     activity = host_activity(trace.events)
-    return [
-        time_row(
-            activity.within(start, end),
-            _instances(trace.events.filter(step=step)),
-            start,
-            end,
-            rank=rank,
-            step=step,
-        )
-        for step, start, end in windows.iter_rows()
-    ]
+    rows = []
+    for step, start, end in windows.iter_rows():
+        instances = _instances(by_step[step]) if step in by_step else {}
+        own = activity.within(start, end)
+        rows.append(time_row(own, instances, start, end, rank=rank, step=step))
+    return rows
 
 
 def host_activity(events: pl.DataFrame) -> Activity:

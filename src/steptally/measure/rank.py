@@ -53,7 +53,7 @@ def measure_rank(
         rank=trace.rank or 0,
         times=times,
         gemms=gemms,
-        traffic={step: step_traffic(trace, step, hosts) for step in gemms},
+        traffic=step_traffic(trace, hosts),
         has_device=trace.has_device,
         communicates=any(row.communication_ns for row in times),
         lost_events=bool(trace.losses),

@@ -14,6 +14,7 @@ from typing import Any
 from steptally.errors import InputError
 from steptally.measure.rank import RankAccount, measure_rank
 from steptally.measure.steps import (
+    Steps,
     memory_rows,
     read_steps,
     step_figures,
@@ -32,7 +33,7 @@ def measure_run(directory: RunDirectory) -> Tally:
     Raises `InputError` where there is no run directory of a known format.
     """
     manifest = directory.read_manifest()
-    world_size = _world_size(directory, manifest)
+    world_size: int = manifest["world_size"]
     steps = read_steps(directory.read_steps(), world_size)
     ranks, trace_warnings = _measure_ranks(directory, manifest, world_size)
     flops = executed_flops(ranks, world_size)
@@ -52,6 +53,7 @@ def measure_run(directory: RunDirectory) -> Tally:
             *_how_it_ended(manifest),
             *step_warnings(steps),
             *trace_warnings,
+            *_untraced(steps, ranks),
             *flops.warnings,
         ],
         refusals=[*step_refusals(steps), *_no_traces(ranks), *flops.refusals],
@@ -87,12 +89,26 @@ def _traced_accounts(ranks: Sequence[RankAccount]) -> dict[str, Sequence[Row]]:
         step = common[0] if common else min(rank.gemms, default=None)
         if step is not None:
             gemms += rank.gemms[step].rows
-            traffic += rank.traffic[step]
+            traffic += rank.traffic.get(step, ())
     return {
         "time": [row for rank in ranks for row in rank.times],
         "gemms": gemms,
         "traffic": traffic,
     }
+
+
+def _untraced(steps: Steps, ranks: Sequence[RankAccount]) -> list[str]:
+    """Steps that ran under the profiler and are in no trace: the window was cut short."""
+    warnings = []
+    for rank in ranks:
+        traced = {line.step for line in steps.lines if line.traced and line.rank == rank.rank}
+        lost = traced - {row.step for row in rank.times}
+        if lost:
+            warnings.append(
+                f"step {number_ranges(lost)} of rank {rank.rank} was traced, but its trace does "
+                "not hold it"
+            )
+    return warnings
 
 
 def _no_traces(ranks: Sequence[RankAccount]) -> list[str]:
@@ -116,28 +132,14 @@ def _present(accounts: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
     return {name: rows for name, rows in accounts.items() if rows}
 
 
-def _world_size(directory: RunDirectory, manifest: Mapping[str, Any]) -> int:
-    size = manifest.get("world_size")
-    if not isinstance(size, int) or size < 1:
-        raise InputError(
-            f"{directory.manifest} has world_size {size!r}: it must be the number of ranks. "
-            "Restore the manifest, or record again."
-        )
-    return size
-
-
 def _hosts(manifest: Mapping[str, Any]) -> dict[int, str]:
     """The host of each rank, as far as the manifest tells."""
     rows = manifest.get("ranks") or []
-    return {
-        row["rank"]: row["host"]
-        for row in rows
-        if isinstance(row, dict) and isinstance(row.get("rank"), int) and row.get("host")
-    }
+    return {row["rank"]: row["host"] for row in rows if row.get("host")}
 
 
 def _memory_kind(manifest: Mapping[str, Any]) -> str:
     """What the recorder's peak is of: torch's allocations on a GPU, else the process."""
     rows = manifest.get("ranks") or []
-    on_gpu = any(str(row.get("device", "")).startswith("cuda") for row in rows)
+    on_gpu = any(row.get("device") not in (None, "cpu") for row in rows)
     return "peak allocated on the device" if on_gpu else "peak resident memory of the process"

@@ -11,21 +11,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from steptally.measure.wording import number_ranges
 from steptally.tally import Figure, MemoryRow, StepRow
 
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+
 
 class StepLine(msgspec.Struct):
     """One line of steps.jsonl: one step as one rank saw it."""
 
-    step: int
-    rank: int
-    duration_ns: int
-    tokens: int | None = None
+    step: Positive
+    rank: Annotated[int, msgspec.Meta(ge=0)]
+    duration_ns: Positive
+    tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     traced: bool = False
     warmup: bool = False
     loss: float | None = None
@@ -76,6 +78,9 @@ def read_steps(records: Iterable[Any], world_size: int) -> Steps:
         except msgspec.ValidationError:
             unreadable += 1
             continue
+        if line.rank >= world_size:
+            unreadable += 1
+            continue
         latest[line.step, line.rank] = line
     by_step: dict[int, list[StepLine]] = defaultdict(list)
     for _, line in sorted(latest.items()):
@@ -121,7 +126,7 @@ def step_figures(steps: Steps) -> dict[str, Figure]:
         if steps.traced:
             figures["tracing_cost"] = _measured(
                 median(steps.traced.values()) / 1e9 / middle_s,
-                "untraced steps",
+                "× an untraced step",
                 f"median wall of {_which(steps.traced, 'traced')} / step_time_s",
             )
     return figures | _loss_figures(steps) | _memory_figure(steps)
@@ -157,7 +162,13 @@ def step_warnings(steps: Steps) -> list[str]:
             f"recorded only {number_ranges(ranks)}"
         )
     if steps.unreadable:
-        warnings.append(f"{steps.unreadable} lines of steps.jsonl are no step records: left out")
+        one = steps.unreadable == 1
+        what = (
+            "1 line of steps.jsonl is no step record"
+            if one
+            else (f"{steps.unreadable} lines of steps.jsonl are no step records")
+        )
+        warnings.append(f"{what}: left out")
     not_finite = {line.step for line in steps.lines if line.not_finite}
     if not_finite:
         warnings.append(

@@ -6,12 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from steptally.measure.phases import FORWARD, add_phases
 from steptally.tally import TrafficRow
-from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name
+from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name, short_dtype
 from steptally.trace.schema import UNATTRIBUTED, Trace
 
 # A collective that Python code issues by itself: of pipelines, of the optimizer, of logging.
@@ -36,9 +37,9 @@ _SPELLED = {spelling: name for name, spellings in _COLLECTIVES.items() for spell
 
 
 def step_traffic(
-    trace: Trace, step: int, hosts: Mapping[int, str] | None = None
-) -> list[TrafficRow]:
-    """The collectives that a rank issued in one step, equal ones counted together.
+    trace: Trace, hosts: Mapping[int, str] | None = None
+) -> dict[int, list[TrafficRow]]:
+    """The collectives that a rank issued in each recorded step, equal ones counted together.
 
     `hosts` by rank tell which groups lie within one node. Rests on the recorder's tags; without
     them on the arguments of NCCL's kernels, where one kernel can hold several messages.
@@ -48,26 +49,45 @@ def step_traffic(
     )
     tags = events.filter(pl.col("kind") == "collective")
     source = tags if not tags.is_empty() else events.filter(pl.col("kind") == "communication")
-    placed = add_phases(source, events.filter(pl.col("kind").is_in(("operator", "collective"))))
-    calls: Counter[TrafficRow] = Counter()
-    of_step = placed.filter(step=step).drop_nulls("collective")
-    for number, group, phase, inside in of_step.select(
-        "collective", "group", "phase", "inside"
+    around = events.filter(pl.col("kind").is_in(("operator", "collective")))
+    placed = add_phases(source, around).drop_nulls(("step", "collective"))
+    calls: dict[int, Counter[TrafficRow]] = {step: Counter() for step in placed["step"].unique()}
+    for step, number, group, phase, inside in placed.select(
+        "step", "collective", "group", "phase", "inside"
     ).iter_rows():
+        if phase == FORWARD and not inside:
+            phase = OUTSIDE
         collective = trace.collectives.row(number, named=True)
-        calls[
-            TrafficRow(
-                group=group or UNATTRIBUTED,
-                group_size=collective["group_size"] or 0,
-                collective=collective_name(collective["collective"] or "unknown"),
-                phase=OUTSIDE if phase == FORWARD and not inside else phase or UNKNOWN,
-                calls_per_step=1,
-                bytes_per_call=_full_bytes(collective),
-                rank=trace.rank,
-                scope=_scope(collective["group_ranks"], hosts or {}),
-            )
-        ] += 1
-    rows = [replace(row, calls_per_step=count) for row, count in calls.items()]
+        calls[step][_call(collective, group, phase or UNKNOWN, trace.rank, hosts or {})] += 1
+    return {step: _counted(rows) for step, rows in calls.items()}
+
+
+def _call(
+    collective: Mapping[str, Any],
+    group: str | None,
+    phase: str,
+    rank: int | None,
+    hosts: Mapping[int, str],
+) -> TrafficRow:
+    """One collective as a row of one call."""
+    return TrafficRow(
+        group=group or UNATTRIBUTED,
+        group_size=collective["group_size"] or 0,
+        collective=collective_name(collective["collective"] or "unknown"),
+        phase=phase,
+        calls_per_step=1,
+        bytes_per_call=_full_bytes(collective),
+        dtype=short_dtype(dtype_name(collective["dtype"] or "")),
+        rank=rank,
+        scope=_scope(collective["group_ranks"], hosts),
+    )
+
+
+def _counted(calls: Counter[TrafficRow]) -> list[TrafficRow]:
+    rows = [
+        replace(row, calls_per_step=count, bytes_per_step=count * row.bytes_per_call)
+        for row, count in calls.items()
+    ]
     return sorted(rows, key=lambda row: (row.group, row.collective, row.phase, -row.bytes_per_call))
 
 
@@ -81,7 +101,7 @@ def collective_name(spelled: str) -> str:
     return _SPELLED.get(plain, plain)
 
 
-def _full_bytes(collective: Mapping[str, int | str | None]) -> int:
+def _full_bytes(collective: Mapping[str, Any]) -> int:
     """The size of the tensor that a collective leaves or reduces: the larger of both its ends."""
     sizes = _numbers(collective, "bytes_in", "bytes_out")
     if sizes:
@@ -90,7 +110,7 @@ def _full_bytes(collective: Mapping[str, int | str | None]) -> int:
     return elements * ELEMENT_BYTES.get(dtype_name(str(collective["dtype"])), 0)
 
 
-def _numbers(collective: Mapping[str, int | str | None], *names: str) -> list[int]:
+def _numbers(collective: Mapping[str, Any], *names: str) -> list[int]:
     return [value for name in names if isinstance(value := collective[name], int)]
 
 

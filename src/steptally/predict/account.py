@@ -21,6 +21,20 @@ from steptally.predict.named_model import named_model_warnings
 from steptally.predict.parameters import EMBEDDINGS, predict_parameters
 from steptally.tally import ConventionRow, Figure, FlopsRow, ParametersRow, Tally
 
+# Settings of Megatron that change what is multiplied, and that no formula here counts.
+CHANGES_PRODUCTS = {
+    "experimental_attention_variant": "its attention layers are not counted as what they are",
+    "linear_attention_freq": "its linear attention layers are counted as softmax attention",
+    "heterogeneous_layers_config_path": "its layers differ, and are counted as if they were alike",
+    "heterogeneous_layers_config_encoded_json": "its layers differ, and are counted as if alike",
+    "hybrid_attention_ratio": "give the layers as hybrid_override_pattern",
+    "hybrid_mlp_ratio": "give the layers as hybrid_override_pattern",
+    "retro_add_retriever": "the retriever is not counted",
+    "freeze_all_layers": "frozen layers have no weight gradient, and are counted with one",
+    "decoder_seq_length": "the decoder is counted at seq_length; override that",
+    "reset_attention_mask": "attention stays inside documents: give their --packed-lengths",
+}
+
 
 def predict(
     job: Job,
@@ -71,6 +85,7 @@ def predict(
             "parameters": parameters,
         },
         warnings=(*job.notes, *named_model_warnings(job, parameters), *assumptions(job)),
+        refusals=not_counted(job),
     )
 
 
@@ -84,6 +99,15 @@ def assumptions(job: Job) -> tuple[str, ...]:
             f"dropped depends on the data; balanced routing is assumed for the executed FLOPs."
         )
     return tuple(sentence for sentence in found if sentence is not None)
+
+
+def not_counted(job: Job) -> tuple[str, ...]:
+    """Settings of the job that change its products in a way that no formula here knows."""
+    return tuple(
+        f"{name} = {value}: {why}; the FLOPs are those of the model without it."
+        for name, value in job.unknown.items()
+        if (why := CHANGES_PRODUCTS.get(name)) is not None
+    )
 
 
 def convention_rows(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steptally.job.job import Job
-
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all_gather", "reduce_scatter", "all_reduce"
 ALL_TO_ALL, SEND, RECV = "all_to_all", "send", "recv"
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
@@ -78,12 +76,3 @@ def both_ways(
         )
         for collective, phase in ((forward, FORWARD), (transposed[forward], BACKWARD))
     ]
-
-
-def hides(job: Job, flag: str | None) -> bool:
-    """Whether the job sets the flag that would hide a collective, where it can take effect."""
-    if flag is None:
-        return False
-    if flag == "tp_comm_overlap":
-        return job.recipe.tp_comm_overlap and job.layout.sequence_parallel
-    return bool(getattr(job.recipe, flag))

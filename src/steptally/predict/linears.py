@@ -24,8 +24,9 @@ EXPERT_COLUMN, EXPERT_ROW = "expert column", "expert row"
 class Linear:
     """y[rows, outputs] = x[rows, inputs] · W: sizes of this rank's part, for one micro-batch.
 
-    `calls`: equal products, as for several experts. `modules`: the `recompute_modules` that run it
-    again. `precision` is `linear` (eight bit where the recipe says so) or `high` (never).
+    `calls`: equal products, as for several experts; `batch`: those that one grouped product does
+    together (`moe_grouped_gemm`). `modules`: the `recompute_modules` that run it again. `precision`
+    is `linear` (eight bit where the recipe says so) or `high` (never).
     """
 
     name: str
@@ -34,6 +35,7 @@ class Linear:
     outputs: int
     parallel: str
     calls: int = 1
+    batch: int = 1
     modules: tuple[str, ...] = ()
     precision: str = "linear"
 
@@ -230,7 +232,8 @@ def _experts(job: Job, hidden: int) -> list[Linear]:
             inputs=inputs,
             outputs=outputs,
             parallel=parallel,
-            calls=load.experts,
+            calls=1 if job.recipe.moe_grouped_gemm else load.experts,
+            batch=load.experts if job.recipe.moe_grouped_gemm else 1,
             modules=("moe",),
         )
         for name, inputs, outputs, parallel in (

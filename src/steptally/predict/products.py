@@ -52,9 +52,11 @@ class Product:
 
 
 def linear_products(job: Job, linear: Linear) -> list[Product]:
-    """Forward, dgrad and wgrad of a linear layer; 2·rows·inputs·outputs FLOPs each."""
+    """Forward, dgrad and wgrad of a linear layer; 2·rows·inputs·outputs·batch FLOPs each."""
     rows, inputs, outputs = linear.rows, linear.inputs, linear.outputs
     cut = _cut_axes(job, linear)
+    split = linear.parallel.startswith("expert") and job.layout.expert_model_parallel_size > 1
+    shared = {"experts": ("ep",)} if split else {}
     shapes = (
         (FORWARD, (rows, outputs, inputs), ("rows", "outputs", "inputs")),
         (DGRAD, (rows, inputs, outputs), ("rows", "inputs", "outputs")),
@@ -67,10 +69,10 @@ def linear_products(job: Job, linear: Linear) -> list[Product]:
             m=m,
             n=n,
             k=k,
-            batch=1,
+            batch=linear.batch,
             calls=linear.calls,
-            flops=2 * m * n * k,
-            cuts=_cuts(dict(zip("mnk", (cut[side] for side in sides), strict=True))),
+            flops=2 * m * n * k * linear.batch,
+            cuts=_cuts({**dict(zip("mnk", (cut[side] for side in sides), strict=True)), **shared}),
             precision=linear.precision,
             modules=linear.modules,
         )

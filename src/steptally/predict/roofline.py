@@ -48,6 +48,8 @@ def dense_peak(device: Device, dtype: str) -> float:
     """The dense peak in FLOP/s; raises `InputError` where the device has none for the dtype."""
     name = "fp8" if dtype == "mxfp8" else dtype
     peak = device.dense_peak_flops_per_s.get(name)
+    if dtype == "mxfp8" and device.formats and not device.has_format(dtype):
+        peak, name = None, dtype
     if peak is None:
         known = ", ".join(sorted(device.dense_peak_flops_per_s)) or "none"
         raise InputError(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from steptally.job.job import Job
-from steptally.predict.collective import BACKWARD, FORWARD, RECOMPUTE, TENSOR, Collective, hides
+from steptally.predict.collective import BACKWARD, FORWARD, RECOMPUTE, TENSOR, Collective
 from steptally.predict.layers import LayerKind, layer_kinds, mtp_layer_kinds
 from steptally.predict.linears import output_linear
 from steptally.predict.microbatch import gathered_tokens
@@ -38,6 +38,7 @@ from steptally.predict.traffic_tensor import (
     loss_collectives,
     mtp_projection_collectives,
 )
+from steptally.predict.wire import link_domain, network_bytes, sent_bytes
 from steptally.tally.rows import GroupRow, TrafficRow
 
 
@@ -109,6 +110,13 @@ def traffic_refusals(job: Job) -> list[str]:
 def traffic_warnings(job: Job) -> list[str]:
     """Assumptions behind the rows that a reader must know."""
     found = []
+    domains = _tensor_link_domains(job)
+    if job.recipe.tp_comm_overlap and domains > 1:
+        found.append(
+            f"tp_comm_overlap hides nothing: {TENSOR} stands on {domains} nodes, and "
+            "Transformer Engine's user buffers need a fast link between all its ranks "
+            "(TransformerEngine issue 1071)"
+        )
     if job.recipe.fp8 is not None and job.layout.sequence_parallel:
         found.append(
             "fp8: Transformer Engine gathers inputs of column-parallel layers in eight bits with "
@@ -116,6 +124,11 @@ def traffic_warnings(job: Job) -> list[str]:
         )
     if job.architecture.num_experts is not None:
         found.append("routing is taken to be balanced: every expert gets the same tokens")
+        if job.layout.tensor_model_parallel_size > 1 and not job.layout.sequence_parallel:
+            found.append(
+                "experts with tensor parallelism and without sequence_parallel: megatron-core "
+                "0.16.1 refuses to train this (MoELayer.forward); set sequence_parallel"
+            )
     return found
 
 
@@ -217,6 +230,7 @@ def _row(
 ) -> TrafficRow:
     size = size_bytes(collective.elements, collective.dtype)
     ends = members if collective.peer is None else (rank, collective.peer)
+    network = network_bytes(job, collective.collective, size, rank, ends)
     return TrafficRow(
         group=collective.group,
         group_size=len(members),
@@ -230,8 +244,25 @@ def _row(
         dtype=collective.dtype,
         bytes_per_step=calls * size,
         overlap_flag=collective.flag,
-        overlapped=collective.hidden or hides(job, collective.flag),
+        overlapped=_hidden(job, collective),
+        sent_bytes_per_step=calls * sent_bytes(collective.collective, size, len(members)),
+        network_bytes_per_step=None if network is None else calls * network,
     )
+
+
+def _hidden(job: Job, collective: Collective) -> bool:
+    """Whether compute hides it: by its nature, or by a flag that the job sets and that works."""
+    flag = collective.flag
+    if collective.hidden or flag is None:
+        return collective.hidden
+    if flag == "tp_comm_overlap" and _tensor_link_domains(job) > 1:
+        return False
+    return bool(getattr(job.recipe, flag))
+
+
+def _tensor_link_domains(job: Job) -> int:
+    """Over how many nodes (or racks joined by a fast link) the first tensor-parallel group goes."""
+    return len({link_domain(job, rank) for rank in group_ranks(job, TENSOR, 0)})
 
 
 def _nodes(job: Job, ranks: Iterable[int]) -> set[int]:

@@ -174,7 +174,16 @@ def _named(values: Mapping[str, Any], name: str, words: str, *, before: bool = F
     if values.get(name) is None:
         return ""
     value = _value(values[name])
-    return (f"{words} {value}" if before else f"{value} {words}").strip()
+    if before:
+        return f"{words} {value}".strip()
+    return f"{value} {_singular(words) if values[name] == 1 else words}".strip()
+
+
+def _singular(words: str) -> str:
+    """`ranks` of one is `rank`; only the first word counts something."""
+    first, space, rest = words.partition(" ")
+    one = first.removesuffix("es") if first.endswith("ches") else first.removesuffix("s")
+    return f"{one}{space}{rest}"
 
 
 def _value(value: object) -> str:

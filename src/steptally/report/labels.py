@@ -14,6 +14,7 @@ LABELS = {
     "tokens_per_s_per_device": "tokens per second and device",
     "mfu": "MFU",
     "hfu": "HFU",
+    "mfu_exact_causal": "MFU by the exact count",
     "tokens_per_step": "tokens per step",
     "flops_per_step_useful": "useful FLOPs per step",
     "flops_per_step_executed": "executed FLOPs per step",

@@ -46,6 +46,7 @@ def memory_peaks_table(rows: Sequence[MemoryPeakRow]) -> Table:
             *("checkpoint", "outside", "needed"),
         ),
         text_columns=2,
+        least_wanted=("highest in", "checkpoint", "outside"),
         rows=tuple(
             (
                 printable(row.ranks),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Stands in a cell that has nothing to say.
 NOTHING = "–"
@@ -13,7 +13,8 @@ class Table:
     """Columns and rows of text; the first `text_columns` are words, the others numbers.
 
     Rows with the same `headings` entry stand under it. `total` closes the table where its rows
-    add up; `left_out` counts the rows not shown.
+    add up; `left_out` counts the rows not shown. Where there is not room for all columns, those of
+    `least_wanted` go, in this order.
     """
 
     title: str
@@ -24,3 +25,20 @@ class Table:
     headings: tuple[str, ...] = ()
     total: tuple[str, ...] = ()
     left_out: int = 0
+    least_wanted: tuple[str, ...] = ()
+
+
+def without_columns(table: Table, names: tuple[str, ...]) -> Table:
+    """The table without the columns of these names."""
+    dropped = {place for place, name in enumerate(table.columns) if name in names}
+
+    def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
+
+    return replace(
+        table,
+        columns=kept(table.columns),
+        text_columns=sum(place not in dropped for place in range(table.text_columns)),
+        rows=tuple(kept(row) for row in table.rows),
+        total=kept(table.total),
+    )

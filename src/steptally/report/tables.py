@@ -13,7 +13,7 @@ from steptally.report.memory_tables import (
     memory_table,
 )
 from steptally.report.quantity import printable, quantity, ranges
-from steptally.report.table import NOTHING, Table
+from steptally.report.table import NOTHING, Table, without_columns
 from steptally.tally import (
     ConventionRow,
     FlopsRow,
@@ -163,6 +163,10 @@ def gemms_table(rows: Sequence[GemmRow]) -> Table:
             *("calls", "FLOPs", "FLOP/byte", "waves", "tail", "of peak"),
         ),
         text_columns=2 + len(words),
+        least_wanted=(
+            *("tail", "tile", "waves", "misaligned", "FLOP/byte", "dtype", "ranks"),
+            *("cut by", "batch", "helped by", "of peak", "bound by"),
+        ),
         rows=tuple(
             (
                 printable(row.name),
@@ -196,9 +200,10 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
         note="as each rank named sees one step; bytes are of the full tensor, not on the wire",
         columns=(
             *("collective", "tensor", "phase", "ranks", "scope", "dtype", "overlapped"),
-            *("calls", "bytes a call", "in all"),
+            *("calls", "bytes a call", "in all", "sent", "by network"),
         ),
         text_columns=7,
+        least_wanted=("by network", "sent", "dtype", "ranks", "overlapped", "scope", "collective"),
         headings=tuple(f"{printable(row.group)}, {row.group_size} ranks" for row, _ in merged),
         rows=tuple(
             (
@@ -212,6 +217,8 @@ def traffic_table(rows: Sequence[TrafficRow]) -> Table:
                 f"{row.calls_per_step:,}",
                 quantity(row.bytes_per_call, "byte"),
                 quantity(_bytes_per_step(row), "byte"),
+                _or_nothing(row.sent_bytes_per_step, "byte"),
+                _or_nothing(row.network_bytes_per_step, "byte"),
             )
             for row, ranks in merged
         ),
@@ -296,24 +303,15 @@ def _shortened(table: Table, most_rows: int) -> Table:
 
 def _without_constant_columns(table: Table) -> Table:
     """Leave out columns that say nothing, and say once what a column of words repeats."""
-    dropped, said_once = set(), []
+    dropped, said_once = [], []
     for place, values in enumerate(zip(*table.rows, strict=True)):
         if place == 0 or len(set(values)) > 1:
             continue
         if values[0] == NOTHING:
-            dropped.add(place)
+            dropped.append(table.columns[place])
         elif place < table.text_columns and len(values) > 1:
-            dropped.add(place)
+            dropped.append(table.columns[place])
             said_once.append(f"{table.columns[place]} {values[0]}")
 
-    def kept(cells: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(cell for place, cell in enumerate(cells) if place not in dropped)
-
-    return replace(
-        table,
-        note=table.note + (f"; in every row: {', '.join(said_once)}" if said_once else ""),
-        columns=kept(table.columns),
-        text_columns=sum(place not in dropped for place in range(table.text_columns)),
-        rows=tuple(kept(row) for row in table.rows),
-        total=kept(table.total),
-    )
+    note = table.note + (f"; in every row: {', '.join(said_once)}" if said_once else "")
+    return replace(without_columns(table, tuple(dropped)), note=note)

@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from steptally.report.agreement import executed_flops_agreement
+from steptally.report.fitting import COLUMN_GAP, fit_columns
 from steptally.report.job_lines import job_lines, job_name
 from steptally.report.labels import label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
@@ -36,7 +37,6 @@ from steptally.tally import Figure, Tally
 # From this width a figure's convention stands beside it; below, in a numbered note.
 WIDTH_FOR_NOTES_BESIDE = 110
 MOST_ROWS = 16
-COLUMN_GAP = 2
 
 
 def print_tally(
@@ -129,12 +129,16 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
 
 def _print_table(table: Table, console: Console) -> None:
     print_heading(table.title, table.note, console)
+    table, no_room = fit_columns(table, console.width)
     if not table.headings:
         console.print(_drawn(table, table.rows))
     else:
         _print_under_headings(table, console)
     if table.left_out:
-        console.print(Text(f"{table.left_out} more rows: see --json or --html", style="dim"))
+        console.print(Text(f"{table.left_out} more rows: see --json", style="dim"))
+    if no_room:
+        columns = ", ".join(no_room)
+        console.print(Text(f"no room for the columns {columns}: see --json", style="dim"))
 
 
 def _print_under_headings(table: Table, console: Console) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from steptally.errors import InputError
 from steptally.job import Job, Layout
+from steptally.job.coerce import shown
 
 BYTE_VALUES = 256
 CORPUS, RANDOM = "corpus", "random"
@@ -78,9 +79,10 @@ def micro_batches(
 def _text_source(data: str, seq_length: int) -> TokenSource:
     text = _read_text(data)
     if len(text) <= seq_length:
+        shorter = f", or a seq_length of at most {len(text) - 1}" if len(text) > 1 else ""
         raise InputError(
             f"{data} holds {len(text)} bytes: one sequence needs seq_length + 1 = {seq_length + 1} "
-            f"tokens. Use a longer text, or a seq_length of at most {len(text) - 1}."
+            f"tokens. Use a longer text{shorter}."
         )
     tokens = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
 
@@ -94,10 +96,13 @@ def _text_source(data: str, seq_length: int) -> TokenSource:
 def _read_text(data: str) -> bytes:
     if data == CORPUS:
         return resources.files("steptally.run").joinpath("corpus.txt").read_bytes()
+    path = Path(data)
     try:
-        return Path(data).read_bytes()
-    except OSError as error:
+        if path.exists() and not path.is_file():  # a device or a pipe has no end, or no second one
+            raise OSError(0, "not a regular file")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise InputError(
-            f"--data {data} cannot be read ({error.strerror}): it must be '{CORPUS}', '{RANDOM}' "
-            f"or the path of a text file."
+            f"--data {shown(data)} cannot be read ({getattr(error, 'strerror', None) or error}): "
+            f"it must be '{CORPUS}', '{RANDOM}' or the path of a text file."
         ) from error

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from steptally.run.processes import signal_name
 from steptally.trace.run_directory import RunDirectory
 
 # What gloo, NCCL and torch's store say in a rank whose peer has gone.
@@ -83,12 +84,12 @@ def describe_failure(failure: RankFailure, directory: RunDirectory) -> str:
     if failure.error is not None:
         where = f"the whole of it is in {directory.error(failure.rank)}"
         return f"{who} failed: {exception_line(failure.error)} ({where})"
+    if failure.exit_code == -signal.SIGKILL:
+        hint = "if nobody killed it: the kernel does when memory runs out, see `dmesg`"
+        return f"{who} was killed by SIGKILL ({hint})."
     if failure.exit_code < 0:
-        name = signal.Signals(-failure.exit_code).name
-        hint = ""
-        if failure.exit_code == -signal.SIGKILL:
-            hint = " (if nobody killed it: the kernel does when memory runs out, see `dmesg`)"
-        return f"{who} was killed by {name}{hint}.{_last_lines(failure, directory)}"
+        name = signal_name(-failure.exit_code)
+        return f"{who} was killed by {name}.{_last_lines(failure, directory)}"
     return f"{who} exited with status {failure.exit_code}.{_last_lines(failure, directory)}"
 
 

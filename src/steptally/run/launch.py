@@ -37,7 +37,7 @@ from steptally.run.manifest import (
     write_manifest,
 )
 from steptally.run.naming import new_run_path
-from steptally.run.processes import MARK_VARIABLE, end_marked_processes
+from steptally.run.processes import MARK_VARIABLE, end_marked_processes, signal_name
 from steptally.run.progress import StepFollower, StepProgress
 from steptally.run.schedule import check_steps, choose_traced_steps
 from steptally.trace.run_directory import ENVIRONMENT_VARIABLE, RunDirectory, write_atomically
@@ -212,7 +212,7 @@ def _explain(run: RunDirectory, exit_code: int) -> str:
         return f"{describe_failure(first_failure(failures), run)}\n{kept}"
     how = f"exited with status {exit_code}"
     if exit_code < 0:
-        how = f"was killed by {signal.Signals(-exit_code).name}"
+        how = f"was killed by {signal_name(-exit_code)}"
     return f"torchrun {how} and reported no rank (see {run.path}/logs/torchrun.log).\n{kept}"
 
 

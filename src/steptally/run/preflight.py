@@ -21,7 +21,7 @@ from steptally.run.ignored import check_nothing_is_ignored
 
 # Resident memory of one CPU worker that has imported torch and megatron-core, measured with
 # torch 2.13.0 and megatron-core 0.16.1 on Linux x86-64.
-WORKER_BASE_BYTES = 520 * 2**20
+WORKER_BASE_BYTES = 440 * 2**20
 
 # What a job that leaves them open takes from its number of ranks.
 FOLLOW_THE_WORLD = ("world_size", "global_batch_size", "nodes")
@@ -102,7 +102,14 @@ def _warnings(job: Job, parts: EngineParts, memory_bytes: int | None) -> Iterato
         return
     available = machine_memory_bytes() if memory_bytes is None else memory_bytes
     ranks = job.layout.world_size
-    needed = ranks * WORKER_BASE_BYTES + training_state_bytes(job)
+    state = training_state_bytes(job)
+    if state > available:
+        raise InputError(
+            f"weights, gradients and optimizer state of {ranks} ranks are at least "
+            f"{state / 2**30:.1f} GiB, and this machine has {available / 2**30:.1f} GiB: run a "
+            f"smaller model (--set num_layers=N, hidden_size=N), or on a larger machine."
+        )
+    needed = ranks * WORKER_BASE_BYTES + state
     if needed > available:
         yield (
             f"{ranks} processes need at least {needed / 2**30:.1f} GiB (imports, weights, "

@@ -32,6 +32,14 @@ def die_with_parent(death_signal: signal.Signals) -> None:
         os.kill(os.getpid(), death_signal)
 
 
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 40` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def marked_processes(mark: str) -> list[int]:
     """Process ids of all living processes of one launch, but not this one."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()

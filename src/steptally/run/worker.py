@@ -65,7 +65,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
 
     job = read_job_settings(arguments.job)
     source = open_source(arguments.data, job)
-    device = _device()
+    device = _device(job)
     with _engine_for(device):
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         initialize_groups(job)
@@ -122,9 +122,16 @@ def _recorder(
     )
 
 
-def _device() -> torch.device:
+def _device(job: Job) -> torch.device:
     """This rank's own GPU, or the CPU."""
     import torch
+
+    if (
+        job.layout.tensor_model_parallel_size > 1
+        and not job.recipe.overlap_moe_expert_parallel_comm
+    ):
+        # Megatron-LM insists on it before Blackwell: it keeps kernels in the order of their launch.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
     if not torch.cuda.is_available():
         return torch.device("cpu")

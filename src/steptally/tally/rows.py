@@ -116,7 +116,9 @@ class TrafficRow:
     `bytes_per_call` is the size of the full tensor that the collective leaves or reduces (not
     bytes on the wire); `scope` is `intra-node`, `inter-node` or None where it is not known. `name`
     says which tensor. `overlap_flag` is the setting that would hide it behind compute, `overlapped`
-    whether the job does (with or without a flag).
+    whether the job does (with or without a flag). At least `sent_bytes_per_step` leave the rank,
+    and `network_bytes_per_step` of them its node (or rack, where a fast link joins nodes); None
+    where the communication library's algorithm decides.
     """
 
     group: str
@@ -132,6 +134,8 @@ class TrafficRow:
     bytes_per_step: int | None = None
     overlap_flag: str | None = None
     overlapped: bool | None = None
+    sent_bytes_per_step: int | None = None
+    network_bytes_per_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

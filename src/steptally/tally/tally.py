@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from steptally import strict_json
 from steptally.errors import InputError
 from steptally.tally.figure import Figure
 from steptally.tally.rows import ROW_TYPES, Row
@@ -73,7 +74,7 @@ class Tally:
 def tally_from_json(text: str, source: str = "tally") -> Tally:
     """Read back what `Tally.dumps` wrote; raises `InputError` for anything else."""
     try:
-        content = json.loads(text)
+        content = strict_json.decode(text)
     except ValueError as error:
         raise InputError(f"{source} is not JSON: {error}.") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:

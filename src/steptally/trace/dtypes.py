@@ -38,6 +38,24 @@ ELEMENT_BYTES = {
     "float8_e5m2": 1,
 }
 
+# As Megatron-LM's flags spell them.
+_SHORT = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+
+
+def short_dtype(name: str) -> str | None:
+    """Megatron-LM's word for a dtype, torch's where it has none; None for no dtype.
+
+    >>> short_dtype("bfloat16"), short_dtype("int64"), short_dtype("")
+    ('bf16', 'int64', None)
+    """
+    return _SHORT.get(name, name) or None
+
 
 def dtype_name(spelled: str) -> str:
     """torch's Python name; empty for what is no dtype, or several at once.

@@ -11,6 +11,7 @@ coalesced all-gathers run as one.
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any, NamedTuple
 
 import msgspec
@@ -99,8 +100,12 @@ def issue_signatures(
     return [Signature(rule.transfer, size, name) for size in sizes] * times
 
 
-def _elements(shapes: list[Any]) -> list[int]:
-    return [math.prod(shape) for shape in shapes]
+def _elements(shapes: Any) -> list[int]:
+    """The elements of each tensor of a list; those that a damaged file spoils have none."""
+    try:
+        return [math.prod(map(index, shape)) for shape in shapes]
+    except TypeError:
+        return []
 
 
 def _decoded(text: str | None) -> list[Any]:

@@ -48,12 +48,10 @@ def kind_of(category: str | None, name: str) -> str | None:
 
 
 def keeps_arguments(name: str) -> bool:
-    """Whether an operator's arguments are worth decoding: matrix products and collectives for
-    their shapes, custom autograd functions for whether they ran with gradients on.
+    """Whether an operator's arguments are worth decoding: matrix products for their shapes,
+    autograd's nodes and custom functions for the number that links the two.
     """
-    if name.startswith("aten::"):
-        return _PRODUCT.search(name) is not None
-    return not name.startswith("autograd::")
+    return not name.startswith("aten::") or _PRODUCT.search(name) is not None
 
 
 def is_known(category: str | None) -> bool:

@@ -52,10 +52,9 @@ def read_kineto(path: Path, rank: int | None = None) -> Trace:
     losses.extend(columns.losses())
     distributed = decoded.info.distributed
     about = distributed if isinstance(distributed, dict) else {}
+    stated_rank = _integer(about.get("rank"))
     if rank is None:
-        rank = _integer(about.get("rank"))
-    if rank is None:
-        rank = _rank_in_name(path)
+        rank = _rank_in_name(path) if stated_rank is None else stated_rank
     base_ns = _integer(decoded.info.base_time_ns) or 0
     if not columns.rows and losses:
         raise InputError(
@@ -75,7 +74,7 @@ def read_kineto(path: Path, rank: int | None = None) -> Trace:
         collectives=collectives,
         operators=operators,
         losses=tuple(losses),
-        warnings=tuple(_warnings(path, columns)),
+        warnings=tuple(_warnings(path, columns, rank, stated_rank)),
     )
 
 
@@ -117,7 +116,11 @@ def _process_groups(configuration: Any) -> tuple[ProcessGroup, ...]:
     )
 
 
-def _warnings(path: Path, columns: Columns) -> Iterator[str]:
+def _warnings(
+    path: Path, columns: Columns, rank: int | None, stated_rank: int | None
+) -> Iterator[str]:
+    if stated_rank is not None and stated_rank != rank:
+        yield f"{path} is read as rank {rank}, but says that it is of rank {stated_rank}"
     for category, count in columns.unknown_categories.most_common():
         yield (
             f"{path}: {count:,} events of the category {category!r}, which steptally does not "

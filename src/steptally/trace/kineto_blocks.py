@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from isal import isal_zlib
@@ -20,6 +21,7 @@ from steptally.trace.schema import Loss
 
 BLOCK_BYTES = 4 << 20
 _PIECE_BYTES = 16 << 10  # of compressed input: what a flipped bit in it can cost
+_SURELY_WHOLE_EVENTS = 1 << 16  # a piece of this size is searched alone for where to cut
 _GZIP_MAGIC = b"\x1f\x8b"
 _EVENTS_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN_EVENTS = re.compile(rb'\}\s*(,)\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
@@ -29,12 +31,17 @@ _BETWEEN_EVENTS = re.compile(rb'\}\s*(,)\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|i
 class Block:
     """Some whole events, comma-separated; the last block goes on to the end of the file.
 
-    `header` is the text before the file's first event, empty for a bare list.
+    `header` is the text before the file's first event, empty for a bare list. The block's own text
+    is kept in `parts`, so that it is copied only once, with the brackets it needs.
     """
 
     header: bytes
-    events: bytes
+    parts: tuple[bytes | memoryview, ...]
     is_last: bool
+
+    def text(self, before: bytes = b"", after: bytes = b"") -> bytes:
+        """The events' text between two others."""
+        return b"".join((before, *self.parts, after))
 
 
 def read_blocks(path: Path, losses: list[Loss]) -> Iterator[Block]:
@@ -43,16 +50,23 @@ def read_blocks(path: Path, losses: list[Loss]) -> Iterator[Block]:
     Raises `InputError` where the file cannot be read or holds no trace events.
     """
     pieces = _pieces(path, losses)
-    header, text = _split_header(path, pieces)
-    for piece in pieces:
-        text += piece
-        if len(text) < BLOCK_BYTES:
+    header, first = _split_header(path, pieces)
+    parts: list[bytes | memoryview] = []
+    size = 0
+    for piece in chain([first], pieces):
+        parts.append(piece)
+        size += len(piece)
+        if size < BLOCK_BYTES:
             continue
-        cut = _last_boundary(text)
+        if len(piece) < _SURELY_WHOLE_EVENTS:
+            piece = b"".join(parts)
+            parts = [piece]
+        cut = _last_boundary(piece)
         if cut is not None:
-            yield Block(header=header, events=text[:cut], is_last=False)
-            text = text[cut + 1 :]
-    yield Block(header=header, events=text, is_last=True)
+            ended, begun = memoryview(piece)[:cut], memoryview(piece)[cut + 1 :]
+            yield Block(header=header, parts=(*parts[:-1], ended), is_last=False)
+            parts, size = [begun], len(begun)
+    yield Block(header=header, parts=tuple(parts), is_last=True)
 
 
 def _split_header(path: Path, pieces: Iterator[bytes]) -> tuple[bytes, bytes]:

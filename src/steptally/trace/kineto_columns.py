@@ -7,15 +7,16 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from steptally.trace.clock import NO_TIME, nanoseconds
-from steptally.trace.kinds import is_known, keeps_arguments, kind_of
+from steptally.trace.kinds import is_known, kind_of
+from steptally.trace.kineto_arguments import READERS, decode_arguments, reader_of
 from steptally.trace.kineto_format import (
     CollectiveArguments,
     DeviceArguments,
@@ -35,11 +36,6 @@ _HOST_IDS = ("process", "thread")
 _OTHER_IDS = ("device", "stream", "correlation", "bytes")
 _COLUMNS = ("code", "start_ns", "end_ns", *_HOST_IDS, *_OTHER_IDS)
 
-_DEVICE = msgspec.json.Decoder(DeviceArguments, strict=False)
-_LAUNCH = msgspec.json.Decoder(LaunchArguments, strict=False)
-_COLLECTIVE = msgspec.json.Decoder(CollectiveArguments, strict=False)
-_OPERATOR = msgspec.json.Decoder(OperatorArguments, strict=False)
-
 
 class Names(dict[tuple[str | None, str], int]):
     """The code of each pair of category and name, which is classified once, on first sight."""
@@ -48,7 +44,7 @@ class Names(dict[tuple[str | None, str], int]):
         super().__init__()
         self.names: list[str] = []
         self.kinds: list[str] = []
-        self.decoders: list[msgspec.json.Decoder[Any] | None] = []
+        self.readers: list[int] = []
 
     def __missing__(self, key: tuple[str | None, str]) -> int:
         kind = kind_of(*key)
@@ -58,7 +54,7 @@ class Names(dict[tuple[str | None, str], int]):
             self[key] = len(self.names)
             self.names.append(key[1])
             self.kinds.append(kind)
-            self.decoders.append(_decoder(kind, key[1]))
+            self.readers.append(reader_of(kind, key[1]))
         return self[key]
 
 
@@ -80,18 +76,20 @@ class Columns:
         names = self.names
         complete = [event for event in events if event.ph == "X"]
         codes = np.array([names[event.cat, event.name] for event in complete], dtype=np.int64)
-        start_ns = nanoseconds([event.ts for event in complete])
-        duration_ns = nanoseconds([0 if event.dur is None else event.dur for event in complete])
         kept = codes != NOT_KEPT
         self._count_unknown(complete, ~kept)
+        rows, codes = list(compress(complete, kept.tolist())), codes[kept]
+        start_ns = nanoseconds([event.ts for event in rows])
+        duration_ns = nanoseconds([0 if event.dur is None else event.dur for event in rows])
         timed = (start_ns != NO_TIME) & (duration_ns >= 0)
-        self.timeless_events += int((kept & ~timed).sum())
-        kept &= timed
-        rows = [complete[row] for row in np.flatnonzero(kept).tolist()]
+        if not timed.all():
+            self.timeless_events += int((~timed).sum())
+            rows, codes = list(compress(rows, timed.tolist())), codes[timed]
+            start_ns, duration_ns = start_ns[timed], duration_ns[timed]
         block = {
-            "code": codes[kept],
-            "start_ns": start_ns[kept],
-            "end_ns": start_ns[kept] + duration_ns[kept],
+            "code": codes,
+            "start_ns": start_ns,
+            "end_ns": start_ns + duration_ns,
             "process": _integers([event.pid for event in rows]),
             "thread": _integers([event.tid for event in rows]),
         }
@@ -136,33 +134,39 @@ class Columns:
 
     def _read_arguments(self, rows: Sequence[Event], block: dict[str, Int64s]) -> None:
         """Decode the arguments of those rows whose kind has any that matter."""
-        decoders = self.names.decoders
-        for row, code in enumerate(block["code"].tolist()):
-            decoder = decoders[code]
-            if decoder is None:
-                continue
-            try:
-                arguments = decoder.decode(rows[row].args)
-            except (msgspec.MsgspecError, RecursionError):
-                self.bad_arguments += 1
-                continue
-            if decoder is _LAUNCH:
-                block["correlation"][row] = _int64(arguments.correlation)
-            elif decoder is _DEVICE:
-                self._take_device(row, arguments, block)
-            elif decoder is _COLLECTIVE:
-                self._take_collective(row, arguments)
+        readers = np.array(self.names.readers, dtype=np.int64)[block["code"]]
+        for number, struct in enumerate(READERS):
+            places = np.flatnonzero(readers == number)
+            texts = [rows[place].args for place in places.tolist()]
+            arguments, bad = decode_arguments(texts, struct)
+            self.bad_arguments += bad
+            if struct is LaunchArguments:
+                block["correlation"][places] = [_int64(one.correlation) for one in arguments]
+            elif struct is DeviceArguments:
+                self._take_device(places, arguments, block)
+            elif struct is CollectiveArguments:
+                for place, one in zip(places.tolist(), arguments, strict=True):
+                    self._take_collective(place, one)
             else:
-                self._take_operator(row, arguments)
+                for place, one in zip(places.tolist(), arguments, strict=True):
+                    self._take_operator(place, one)
 
-    def _take_device(self, row: int, arguments: DeviceArguments, block: dict[str, Int64s]) -> None:
-        place = (arguments.device, "process"), (arguments.stream, "thread")
-        for (value, fallback), name in zip(place, ("device", "stream"), strict=True):
-            block[name][row] = block[fallback][row] if value is None else _integer(value)
-        block["correlation"][row] = _int64(arguments.correlation)
-        block["bytes"][row] = _int64(arguments.bytes)
-        if arguments.collective is not None:
-            self._take_collective(row, arguments)
+    def _take_device(
+        self, places: Int64s, arguments: Sequence[DeviceArguments], block: dict[str, Int64s]
+    ) -> None:
+        """Device and stream are those of the arguments, else the event's process and thread."""
+        told = {
+            "device": _integers([one.device for one in arguments]),
+            "stream": _integers([one.stream for one in arguments]),
+        }
+        for name, instead in (("device", "process"), ("stream", "thread")):
+            where_told = told[name] != ABSENT
+            block[name][places] = np.where(where_told, told[name], block[instead][places])
+        block["correlation"][places] = [_int64(one.correlation) for one in arguments]
+        block["bytes"][places] = [_int64(one.bytes) for one in arguments]
+        for place, one in zip(places.tolist(), arguments, strict=True):
+            if one.collective is not None:
+                self._take_collective(place, one)
 
     def _take_collective(self, row: int, arguments: CollectiveArguments) -> None:
         ranks = arguments.group_ranks
@@ -188,23 +192,9 @@ class Columns:
     def _take_operator(self, row: int, arguments: OperatorArguments) -> None:
         raw = (arguments.dimensions, arguments.types, arguments.values)
         texts = [bytes(text).decode() or None for text in raw]
-        with_gradients = arguments.forward_thread == 0 and arguments.sequence is not None
-        if any(texts) or with_gradients:
-            sequence = arguments.sequence if with_gradients else None
-            self.operators.append((self.rows + row, *texts, sequence))
-
-
-def _decoder(kind: str, name: str) -> msgspec.json.Decoder[Any] | None:
-    """What reads the arguments of such an event; None where they are of no use."""
-    if kind in DEVICE_KINDS:
-        return _DEVICE
-    if kind == "launch":
-        return _LAUNCH
-    if kind == "collective":
-        return _COLLECTIVE
-    if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
-        return _OPERATOR
-    return None
+        if any(texts) or arguments.sequence is not None:
+            numbers = (arguments.sequence, arguments.forward_thread)
+            self.operators.append((self.rows + row, *texts, *numbers))
 
 
 def _without_absent(values: Int64s) -> pl.Series:

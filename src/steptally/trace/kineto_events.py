@@ -35,12 +35,12 @@ class DecodedFile:
         carried = b""
         for block in self.blocks:
             if carried:
-                block = dataclasses.replace(block, events=carried + block.events)
+                block = dataclasses.replace(block, parts=(carried, *block.parts))
             try:
                 yield self._decode(block)
                 carried = b""
             except _UNREADABLE:
-                saved = salvage_events(block.events.decode("utf-8", errors="replace"))
+                saved = salvage_events(block.text().decode("utf-8", errors="replace"))
                 yield saved.events
                 # A block may have been cut inside an event: its rest belongs to the next.
                 carried = saved.rest.encode() + b"," if saved.rest.strip() else b""
@@ -50,11 +50,11 @@ class DecodedFile:
 
     def _decode(self, block: Block) -> list[Event]:
         if not block.is_last:
-            text = b"[" + block.events + b"]"
+            text = block.text(b"[", b"]")
             events = _EVENTS.decode(text)
             return list(_EXACT_EVENTS.decode(text)) if _rounds(events) else events
         # Behind its header, the last block is the file without the events that came before.
-        text = _whole_text(block.header, block.events)
+        text = block.text(*_around(block.header))
         document = _DOCUMENT.decode(text)
         self.info = document
         if _rounds(document.events):
@@ -78,7 +78,8 @@ class DecodedFile:
     def _read_info(self, header: bytes, rest: str) -> None:
         """Read the text around the events, of which `rest` begins with their end."""
         try:
-            self.info = _DOCUMENT.decode(_whole_text(header, rest.encode()))
+            before, after = _around(header)
+            self.info = _DOCUMENT.decode(before + rest.encode() + after)
         except _UNREADABLE:
             self.info = salvage_info(header, rest)
             if not self.losses:
@@ -86,11 +87,12 @@ class DecodedFile:
                 self.losses.append(Loss(reason=reason))
 
 
-def _whole_text(header: bytes, events: bytes) -> bytes:
-    """The text of a file: `events` run to its end, and a bare list has no header."""
-    if header:
-        return header + b'"traceEvents":[' + events
-    return b'{"traceEvents":[' + events + b"}"
+def _around(header: bytes) -> tuple[bytes, bytes]:
+    """What to put around events that run to the end of the file, to make it whole again.
+
+    A bare list has no header.
+    """
+    return (header + b'"traceEvents":[', b"") if header else (b'{"traceEvents":[', b"}")
 
 
 def _rounds(events: list[Event]) -> bool:

@@ -22,13 +22,40 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+
+from steptally import strict_json
 from steptally.errors import InputError
 
 FORMAT = "steptally-run/1"
+MOST_RANKS = 1_000_000  # beyond every job: more is damage, and would take hours to go through
 # Tells a recorder which directory its launcher has chosen.
 ENVIRONMENT_VARIABLE = "STEPTALLY_RUN_DIRECTORY"
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    host: str | None = None
+    device: str | None = None
+
+
+class _DescribedJob(msgspec.Struct):
+    name: str = ""
+    source: str = ""
+    assumed: list[str] = []
+
+
+class _Manifest(msgspec.Struct):
+    """The types of the entries that accounts rest on; the others are for people."""
+
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    status: str | None = None
+    job: _DescribedJob | None = None
+    settings: dict[str, Any] | None = None
+    ranks: list[_Rank] | None = None
+    machine: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +116,7 @@ class RunDirectory:
     def read_manifest(self) -> dict[str, Any]:
         """The manifest; raises `InputError` where there is none or it is of another format."""
         try:
-            content: dict[str, Any] = json.loads(self.manifest.read_text(encoding="utf-8"))
+            content: dict[str, Any] = strict_json.decode(self.manifest.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{self.path} is not a run directory: its manifest.json cannot be read ({error})."
@@ -99,17 +126,30 @@ class RunDirectory:
             raise InputError(
                 f"{self.manifest} has format {found!r}: this steptally reads {FORMAT!r}."
             )
+        try:
+            msgspec.convert(content, _Manifest)
+        except msgspec.ValidationError as error:
+            raise InputError(
+                f"{self.manifest} is damaged ({error}): restore it, or record again."
+            ) from error
         return content
 
-    def read_steps(self) -> Iterator[dict[str, Any]]:
-        """The step records; a last line cut short by a kill is left out."""
-        if not self.steps.exists():
+    def read_steps(self) -> Iterator[Any]:
+        """What each line holds; None for one that is not JSON, as a last one cut short by a kill.
+
+        Nothing where no step was recorded; raises `InputError` where the file cannot be read.
+        """
+        try:
+            content = self.steps.read_bytes()
+        except FileNotFoundError:
             return
-        for line in self.steps.read_text(encoding="utf-8").splitlines():
+        except OSError as error:
+            raise InputError(f"{self.steps} cannot be read: {error.strerror}.") from error
+        for line in content.splitlines():
             try:
-                yield json.loads(line)
+                yield strict_json.decode(line.decode("utf-8"))
             except ValueError:
-                continue
+                yield None
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -78,15 +78,17 @@ COLLECTIVES: Mapping[str, pl.DataType] = {
     "destination_rank": pl.Int64(),
 }
 
-# Arguments of the operators where they matter: matrix products, collectives, gloo's transfers.
-# Dimensions, types and values are JSON texts, one entry an argument, as the profiler wrote them;
-# `forward_sequence` is the autograd sequence number of an operator that ran with gradients on.
+# Arguments of the operators where they matter: matrix products, collectives, gloo's transfers,
+# autograd's nodes and functions. Dimensions, types and values are JSON texts, one entry for each
+# argument, as the profiler wrote them. `sequence` is autograd's number of the node that a forward
+# operator (`forward_thread` 0) would make, and of a node that runs in backward (1 or more).
 OPERATORS: Mapping[str, pl.DataType] = {
     "event": pl.UInt32(),
     "dimensions": pl.String(),
     "types": pl.String(),
     "values": pl.String(),
-    "forward_sequence": pl.Int64(),
+    "sequence": pl.Int64(),
+    "forward_thread": pl.Int64(),
 }
 
 

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ LARGEST_DEVICE_FILE_BYTES = 1_000_000
 @cache
 def catalogue() -> Mapping[str, Device]:
     """Every device of the catalogue by its name, in the order of the file."""
-    text = files(__package__).joinpath("devices.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
     return devices_from_toml(text, "devices.toml")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 
@@ -34,7 +34,7 @@ class Model:
 @cache
 def models() -> Mapping[str, Model]:
     """Every model of the catalogue by its name, in the order of the file."""
-    text = files(__package__).joinpath("models.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("models.toml").read_text(encoding="utf-8")
     tables: dict[str, dict[str, Any]] = {}
     for name, table in tomllib.loads(text).items():
         base = tables.get(table.get("like", ""), {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Option:
 @cache
 def options() -> tuple[Option, ...]:
     """Every option of the table."""
-    text = files(__package__).joinpath("megatron_options.tsv").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("megatron_options.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
     return tuple(
         Option(flags=tuple(flags.split()), dest=dest, action=action, default=default, effect=effect)

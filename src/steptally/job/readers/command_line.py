@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import NamedTuple
 
-from steptally.errors import InputError, did_you_mean
+from steptally.errors import InputError
 from steptally.job.catalog.options import Option, options_by_flag
 from steptally.job.readers.reading import Unresolved
 from steptally.job.readers.shell_values import Field
+
+# How alike an unknown flag must be to a known one to be called a typing error; forks have flags
+# of their own that only resemble Megatron's.
+TYPING_ERROR = 0.9
 
 
 class Place(NamedTuple):
@@ -97,9 +102,12 @@ def _set(
         name = flag.lstrip("-").replace("-", "_")
         texts = [value.text for value in values]
         found.values[name] = (texts[0] if len(texts) == 1 else texts) if texts else True
-        near = did_you_mean(flag, options_by_flag())
+        near = get_close_matches(flag, options_by_flag(), n=1, cutoff=TYPING_ERROR)
         if near:
-            found.notes.append(f"{flag} is not a flag of Megatron-LM{near}: it is kept as unknown.")
+            found.notes.append(
+                f"{flag} is not a flag of Megatron-LM (did you mean '{near[0]}'?): it is kept as "
+                f"unknown."
+            )
         return
     value: object
     if option.action in ("true", "false"):

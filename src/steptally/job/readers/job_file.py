@@ -19,7 +19,10 @@ GROUPS = ("architecture", "layout", "recipe", "cluster")
 def read_job_mapping(content: Mapping[object, object], source: str, name: str) -> Reading:
     """The settings of a job file, flat. Raises `InputError` for a group that holds no settings."""
     values = _flat(content, source)
-    name = str(values.pop("name", name))
+    stated = values.pop("name", name)
+    if isinstance(stated, dict | list):
+        raise InputError(f"{source}: name holds {what(stated)}: it must be a word.")
+    name = str(stated)
     preset = values.pop("model", None)
     if preset is None:
         return Reading(values=values, name=name, names=(name,))

@@ -12,13 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from steptally.job.readers.shell_values import (
-    Field,
-    Variables,
-    environment,
-    expand,
-    lacking,
-)
+from steptally.errors import InputError
+from steptally.job.readers.shell_values import Field, Variables, environment, expand
 from steptally.job.readers.shell_words import Piece, Scanner, Token
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -319,18 +314,20 @@ def _run_command(statement: list[Token], script: Script) -> None:
         return
     words = [field for token in rest for field in expand(token, script.variables)]
     if words and words[0].text == "eval":
-        words = _reread(words[1:])
-    if words and words[0].text not in ("echo", "printf", "cat", ":"):
+        _run_again(words[1:], script)
+    elif words and words[0].text not in ("echo", "printf", "cat", ":"):
         script.commands.append(Command(line=rest[0].line, words=tuple(words)))
 
 
-def _reread(words: list[Field]) -> list[Field]:
-    """`eval "$cmd"` splits the text into words once more."""
-    return [
-        Field(text=text, line=word.line, missing=lacking(text, word.missing))
-        for word in words
-        for text in word.text.split()
-    ]
+def _run_again(words: list[Field], script: Script) -> None:
+    """`eval "$cmd"` reads the text as a script once more: quotes inside it count now."""
+    text = " ".join(word.text for word in words)
+    line = words[0].line if words else 1
+    try:
+        tokens = list(Scanner(text, "eval", line).tokens())
+    except InputError:
+        return  # an apostrophe in a message, say: no training command
+    _run(_statements(tokens), script)
 
 
 def _assign(token: Token, script: Script) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from steptally.job.readers.shell_words import Piece, Scanner, Token
 
 NAME = re.compile(r"(!?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?")
 DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
-ARITHMETIC = re.compile(r"\s*(\d+|\$?\{?[A-Za-z_]\w*\}?|\*\*|[-+*/%()])")
+ARITHMETIC = re.compile(
+    r"\s*(\d+|\$\{\w+\}|\$?[A-Za-z_]\w*|\$\d|\*\*|&&|\|\||[=!<>]=|[-+*/%()<>?:])"
+)
 LARGEST_EXPONENT = 64
 
 
@@ -112,6 +115,8 @@ def _variable(piece: Piece, line: int, variables: Variables) -> tuple[list[Field
             missing = next((element.missing for element in elements if element.missing), "")
             joined = " ".join(element.text for element in elements)
             return [Field(text=joined, line=line)], missing, False
+        if not piece.quoted:  # bash splits the elements too: ARGS+=("--fp8-format hybrid")
+            elements = [word for element in elements for word in _split(element)]
         return elements, "", True
     variables.used.add(name)
     value = variables.lookup(name)
@@ -191,41 +196,63 @@ def arithmetic(text: str, variables: Variables) -> int | None:
         position = match.end()
     tokens.reverse()
     try:
-        value = _sum(tokens, variables)
-    except (IndexError, ValueError, ZeroDivisionError, RecursionError):
+        value = _choice(tokens, variables)
+    except (IndexError, ValueError, ZeroDivisionError, OverflowError, RecursionError):
         return None
     return None if tokens else value
 
 
-def _sum(tokens: list[str], variables: Variables) -> int:
-    total = _product(tokens, variables)
-    while tokens and tokens[-1] in "+-":
-        sign = 1 if tokens.pop() == "+" else -1
-        total += sign * _product(tokens, variables)
-    return total
+def _choice(tokens: list[str], variables: Variables) -> int:
+    """`a > b ? c : d`."""
+    value = _chain(tokens, variables, 0)
+    if not tokens or tokens[-1] != "?":
+        return value
+    tokens.pop()
+    yes = _choice(tokens, variables)
+    if tokens.pop() != ":":
+        raise ValueError
+    no = _choice(tokens, variables)
+    return yes if value else no
 
 
-def _product(tokens: list[str], variables: Variables) -> int:
-    value = _operand(tokens, variables)
-    while tokens and tokens[-1] in ("*", "/", "%", "**"):
-        operator, factor = tokens.pop(), _operand(tokens, variables)
-        if operator == "**" and not 0 <= factor <= LARGEST_EXPONENT:
-            raise ValueError
-        if operator == "*":
-            value *= factor
-        elif operator == "**":
-            value **= factor
-        elif operator == "%":
-            value %= factor
-        else:
-            value = int(value / factor) if abs(value) < 2**52 else value // factor
+def _chain(tokens: list[str], variables: Variables, level: int) -> int:
+    """Operators of one precedence, left to right; tighter ones below."""
+    if level == len(PRECEDENCE):
+        return _operand(tokens, variables)
+    value = _chain(tokens, variables, level + 1)
+    while tokens and tokens[-1] in PRECEDENCE[level]:
+        operation = PRECEDENCE[level][tokens.pop()]
+        value = int(operation(value, _chain(tokens, variables, level + 1)))
     return value
+
+
+def _power(base: int, exponent: int) -> int:
+    if not 0 <= exponent <= LARGEST_EXPONENT:
+        raise ValueError
+    return int(base**exponent)
+
+
+def _quotient(left: int, right: int) -> int:
+    """Bash rounds towards zero."""
+    magnitude = abs(left) // abs(right)
+    return magnitude if (left < 0) == (right < 0) else -magnitude
+
+
+PRECEDENCE: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
+    {"||": lambda left, right: bool(left) or bool(right)},
+    {"&&": lambda left, right: bool(left) and bool(right)},
+    {"==": operator.eq, "!=": operator.ne},
+    {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge},
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b)},
+    {"**": _power},
+)
 
 
 def _operand(tokens: list[str], variables: Variables) -> int:
     token = tokens.pop()
     if token == "(":
-        value = _sum(tokens, variables)
+        value = _choice(tokens, variables)
         if tokens.pop() != ")":
             raise ValueError
         return value
@@ -233,7 +260,9 @@ def _operand(tokens: list[str], variables: Variables) -> int:
         return -_operand(tokens, variables)
     if token.isdigit():
         return int(token)
-    found = variables.lookup(token.strip("${}"))
+    name = token.strip("${}")
+    variables.used.add(name)
+    found = variables.lookup(name)
     if found is None or found.missing:
         raise ValueError
     return int(found.text)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from steptally.errors import InputError
 from steptally.job.catalog.models import Model, find_model, nearest_models
+from steptally.job.coerce import shown
 from steptally.job.readers.command_line import is_megatron_flag
 from steptally.job.readers.huggingface import is_config, read_config
 from steptally.job.readers.job_file import read_job_mapping, what
@@ -39,6 +38,16 @@ def read_source(argument: str, outside: Mapping[str, object]) -> Reading:
 
     `outside` holds values for variables that a script or YAML takes from its environment.
     """
+    try:
+        return _read(argument, outside)
+    except RecursionError as error:
+        raise InputError(
+            f"{argument[:100]} nests far deeper than any job does, or refers to itself without "
+            f"end: JOB is {FORMS}."
+        ) from error
+
+
+def _read(argument: str, outside: Mapping[str, object]) -> Reading:
     path = Path(argument)
     try:
         exists = path.exists()
@@ -57,7 +66,13 @@ def read_source(argument: str, outside: Mapping[str, object]) -> Reading:
 def _preset(model: Model) -> Reading:
     notes = (f"{model.name}: {model.note}",) if model.note else ()
     assumed = {"seq_length": f"{model.settings['seq_length']} (the preset's; --set seq_length=N)"}
-    return Reading(values=model.settings, name=model.name, assumed=assumed, notes=notes)
+    return Reading(
+        values=model.settings,
+        name=model.name,
+        assumed=assumed,
+        notes=notes,
+        names=(model.name,),
+    )
 
 
 def _not_found(argument: str) -> InputError:
@@ -84,8 +99,6 @@ def _read_path(path: Path, outside: Mapping[str, object]) -> Reading:
         return _read_text(path, size, head, outside)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except RecursionError as error:
-        raise InputError(f"{path} nests far deeper than any job does: {FORMS} is read.") from error
 
 
 def _refuse_binary(path: Path, head: bytes) -> None:
@@ -121,7 +134,7 @@ def _read_text(path: Path, size: int, head: bytes, outside: Mapping[str, object]
 def _read_small(text: str, path: Path, name: str, outside: Mapping[str, object]) -> Reading:
     source = str(path)
     if text.lstrip().startswith("{"):
-        content = _json(text)
+        content = _json(text, source)
         if content is not None:
             return _read_mapping(content, source, name, outside)
     flags = 0
@@ -167,16 +180,42 @@ def _job_inside(content: dict[Any, Any]) -> dict[Any, Any]:
     return content
 
 
-def _json(text: str) -> object | None:
+def _json(text: str, source: str) -> object | None:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _refuse_twice((key for key, _ in pairs), source)
+        return dict(pairs)
+
     try:
-        return json.loads(text)  # type: ignore[no-any-return]
+        return json.loads(text, object_pairs_hook=once)  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
         return None
 
 
+def _refuse_twice(keys: Iterable[object], source: str) -> None:
+    """YAML and JSON parsers let the last of two equal keys win without a word."""
+    seen: set[object] = set()
+    for key in keys:
+        if key in seen:
+            raise InputError(f"{source} states {shown(key)} twice: keep one.")
+        seen.add(key)
+
+
 def _yaml(text: str, source: str) -> object:
+    import yaml  # most jobs need no YAML, and every verb waits for this module
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Once(loader):  # type: ignore[misc]
+        """The safe loader, which refuses a key that one mapping holds twice."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = (key for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            _refuse_twice((key.value for key in keys if key.value != "<<"), source)
+            constructed: dict[Any, Any] = super().construct_mapping(node, deep)
+            return constructed
+
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(text, Loader=Once)
     except (
         yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
         RecursionError,
