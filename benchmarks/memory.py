@@ -1,4 +1,4 @@
-"""The memory account: jobs a second with every rank, and layouts a second as arrays."""
+"""The memory account: jobs a second with every rank, layouts a second as arrays, on one core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import numpy
 from benchmarks.timing import Result, rate
 from steptally.job import read_job
 from steptally.predict.layout_flops import layouts_flops
-from steptally.predict.memory.search import Layouts, worst_stage_bytes
+from steptally.predict.memory.layouts import Layouts
+from steptally.predict.memory.search import worst_stage_bytes
 from steptally.predict.memory.stage import all_stages
 
 SCALAR_JOBS = 500

@@ -95,4 +95,4 @@ def test_no_moment_of_the_whole_schedule_is_missed(job):
 
 
 def parameters(job):
-    return [stage.lines[0].bytes for stage in all_stages(job)]
+    return [stage.parameter_bytes for stage in all_stages(job)]

@@ -72,3 +72,22 @@ def test_a_job_that_fits_needs_no_change():
     tally = memory_tally(job, None, DEVICE)
     assert tally.summary["fits"].value is True
     assert "memory_changes" not in tally.accounts
+
+
+def test_of_one_axis_the_smallest_step_that_fits_is_proposed():
+    settings = ("world_size=8", "global_batch_size=64", "bf16=true", "use_distributed_optimizer=1")
+    changes = predict_changes(read_job("llama-3-8b", settings), DEVICE)
+    tensor = [change for change in changes if change.name.startswith("tensor_model")]
+    (proposed,) = tensor
+    assert proposed.fits
+    size = int(proposed.name.split()[0].split("=")[1])
+    if size > 2:
+        fewer = f"tensor_model_parallel_size={size // 2}"
+        job = read_job("llama-3-8b", (*settings, fewer, "sequence_parallel=true"))
+        assert worst_rank(job, DEVICE).total_bytes > DEVICE.memory_bytes
+
+
+def test_where_no_single_change_is_enough_what_helps_most_is_said():
+    settings = ("world_size=8", "global_batch_size=64", "bf16=true")
+    tally = memory_tally(read_job("gpt3-175b", settings), None, DEVICE)
+    assert any("no single change makes it fit" in sentence for sentence in tally.warnings)

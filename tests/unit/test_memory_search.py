@@ -7,7 +7,8 @@ import pytest
 
 from steptally.errors import InputError
 from steptally.job import job_from_settings
-from steptally.predict.memory.search import Layouts, worst_stage_bytes
+from steptally.predict.memory.layouts import Layouts
+from steptally.predict.memory.search import worst_stage_bytes
 from steptally.predict.memory.stage import all_stages
 
 LLAMA = {

@@ -96,7 +96,7 @@ def test_a_checkpoint_needs_more_only_where_the_state_is_gathered():
         world_size=4,
         dist_ckpt_optim_fully_reshardable=True,
     )[1]
-    elements = gathered.lines[0].bytes // 2
+    elements = gathered.parameter_bytes // 2
     assert gathered.checkpoint_peak - gathered.lasting == 4 * (elements + elements // 4)
 
 
@@ -105,3 +105,17 @@ def test_sixteen_bit_gradients_are_copied_to_fp32_to_update():
     assert stage.optimizer_temporary == next(
         line.bytes for line in stage.lines if line.name == "main parameters (fp32)"
     )
+
+
+def test_gathering_in_fp8_leaves_no_bf16_copy_of_linear_weights():
+    plain, _ = lines(bf16=True, fp8="hybrid", transformer_impl="transformer_engine")
+    gathered, stage = lines(
+        bf16=True,
+        fp8="hybrid",
+        transformer_impl="transformer_engine",
+        use_distributed_optimizer=True,
+        fp8_param_gather=True,
+    )
+    # What is left in bf16: embedding, head, norms, biases.
+    assert gathered["parameters (bf16)"] < plain["parameters (bf16)"] / 2
+    assert any(line.name == "workspace: FP8 weight copies" and line.bytes for line in stage.lines)

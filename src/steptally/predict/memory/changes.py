@@ -24,11 +24,18 @@ FULL_RECOMPUTATION = {
 }
 
 
+MOST_DOUBLINGS = 6
+
+
 class Change(NamedTuple):
-    """Settings to change, and what that costs beside executed FLOPs."""
+    """Settings to change, and what that costs beside executed FLOPs.
+
+    Of the changes of one `axis`, smallest first, one is proposed: the first that fits.
+    """
 
     settings: Mapping[str, object]
     cost: str
+    axis: str = ""
 
     @property
     def name(self) -> str:
@@ -41,28 +48,32 @@ def predict_changes(job: Job, device: Device | None = None) -> list[MemoryChange
 
     A change that Megatron would refuse is left out.
     """
-    now = worst_rank(job, device)
+    now = worst_rank(job, device).total_bytes
     executed = flops_per_step(job).executed
-    rows = []
+    found: dict[str, MemoryChangeRow] = {}
     for change in candidates(job):
+        axis = change.axis or change.name
+        if axis in found and found[axis].fits:
+            continue
         try:
-            changed = changed_job(job, change)
-            need = worst_rank(changed, device).total_bytes
+            row = _row(changed_job(job, change), change, executed, device)
         except InputError:
             continue
-        if need < now.total_bytes:
-            flops = flops_per_step(changed).executed
-            rows.append(
-                MemoryChangeRow(
-                    name=change.name,
-                    total_bytes=need,
-                    fits=fits(need, device),
-                    flops_per_step_executed=flops,
-                    difference=flops / executed - 1,
-                    cost=change.cost,
-                )
-            )
-    return sorted(rows, key=_order)
+        if row.total_bytes < min(now, found[axis].total_bytes if axis in found else now):
+            found[axis] = row
+    return sorted(found.values(), key=_order)
+
+
+def _row(job: Job, change: Change, executed: int, device: Device | None) -> MemoryChangeRow:
+    need, flops = worst_rank(job, device).total_bytes, flops_per_step(job).executed
+    return MemoryChangeRow(
+        name=change.name,
+        total_bytes=need,
+        fits=fits(need, device),
+        flops_per_step_executed=flops,
+        difference=flops / executed - 1,
+        cost=change.cost,
+    )
 
 
 def fits(total_bytes: int, device: Device | None) -> bool | None:
@@ -147,30 +158,44 @@ def _recipe(job: Job) -> Iterator[Change]:
 
 def _batch(job: Job) -> Iterator[Change]:
     layout = job.layout
-    half = layout.micro_batch_size // 2
-    for size in sorted({half, 1} - {0, layout.micro_batch_size}):
-        yield Change({"micro_batch_size": size}, "smaller products, more passes")
+    for size in _halved(layout.micro_batch_size):
+        yield Change(
+            {"micro_batch_size": size}, "smaller products, more passes", "micro_batch_size"
+        )
     if layout.virtual_pipeline_model_parallel_size:
         yield Change({"virtual_pipeline_model_parallel_size": None}, "a larger pipeline bubble")
 
 
+def _halved(size: int) -> Iterator[int]:
+    """Half the size, a quarter, and so on, as long as it is whole."""
+    while size % 2 == 0:
+        size //= 2
+        yield size
+
+
 def _split(job: Job) -> Iterator[Change]:
+    """More ranks of each kind of parallelism, out of the same devices; then more devices."""
     layout = job.layout
-    tensor = layout.tensor_model_parallel_size
-    if tensor > 1 and not layout.sequence_parallel:
+    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         yield Change({"sequence_parallel": True}, "")
-    yield Change(
-        {"tensor_model_parallel_size": 2 * tensor, "sequence_parallel": True},
-        "more tensor-parallel communication, narrower products",
-    )
-    for name, cost in (
-        ("pipeline_model_parallel_size", "a larger pipeline bubble"),
-        ("context_parallel_size", "exchanges keys and values"),
-        ("expert_model_parallel_size", "a wider all-to-all"),
-    ):
-        yield Change({name: 2 * getattr(layout, name)}, cost)
+    costs = {
+        "tensor_model_parallel_size": "more tensor-parallel communication, narrower products",
+        "pipeline_model_parallel_size": "a larger pipeline bubble",
+        "context_parallel_size": "exchanges keys and values",
+        "expert_model_parallel_size": "a wider all-to-all",
+    }
+    for name, cost in costs.items():
+        more = {"sequence_parallel": True} if name == "tensor_model_parallel_size" else {}
+        for size in _doubled(getattr(layout, name)):
+            yield Change({name: size, **more}, cost, name)
     if job.recipe.use_distributed_optimizer:
-        yield Change({"world_size": 2 * layout.world_size}, "twice the devices")
+        for size in _doubled(layout.world_size):
+            yield Change({"world_size": size}, "more devices", "world_size")
+
+
+def _doubled(size: int) -> Iterator[int]:
+    """Twice the size, four times, and so on."""
+    return (size << times for times in range(1, MOST_DOUBLINGS + 1))
 
 
 def _order(row: MemoryChangeRow) -> tuple[bool, float, int]:

@@ -16,7 +16,7 @@ from steptally.predict.memory.dimensions import FP8_SCALES, Dimensions
 from steptally.predict.memory.operation import larger
 from steptally.predict.memory.program import Program
 from steptally.predict.memory.resident import Line
-from steptally.predict.memory.weights import Weight
+from steptally.predict.memory.weights import HEAD, Weight
 
 MIB = 2**20
 HOPPER_CUBLAS_BYTES = 32 * MIB  # from compute capability 9.0, in torch and Transformer Engine
@@ -29,26 +29,13 @@ def lasting_lines(
     job: Job,
     dimensions: Dimensions,
     programs: Sequence[Program],
-    weights: Iterable[tuple[Count, Sequence[Weight]]],
+    weights: Sequence[tuple[Count, Sequence[Weight]]],
     device: Device | None,
 ) -> list[Line]:
     """Every lasting workspace of a rank that runs `programs`, with the tensors `weights`."""
     tensors = [tensor for _, run in weights for tensor in run]
     has_head = any(program.head for program in programs)
     layers = sum(program.layers for program in programs)
-    return workspace_lines(job, dimensions, tensors, weights, has_head, layers, device)
-
-
-def workspace_lines(
-    job: Job,
-    dimensions: Dimensions,
-    tensors: Sequence[Weight],
-    weights: Iterable[tuple[Count, Sequence[Weight]]],
-    has_head: bool,
-    layers: Count,
-    device: Device | None,
-) -> list[Line]:
-    """The same for `layers` decoder layers, with or without the LM head."""
     found = (
         ("dummy weight gradients", dummy_gradients(dimensions, tensors)),
         ("FP8 weight copies", fp8_weight_copies(job, weights, device)),
@@ -78,21 +65,27 @@ def fp8_weight_copies(
 ) -> Count:
     """FP8 copies of the layers' linear weights, made once a step for all micro-batches.
 
-    Delayed and tensorwise scaling need a transposed copy too, except where the device multiplies
-    FP8 in any layout (from compute capability 10.0); block scaling always keeps both directions.
+    With `fp8_param_gather` they are the parameters themselves. Delayed and tensorwise scaling need
+    a transposed copy too, except where the device multiplies FP8 in any layout (from compute
+    capability 10.0); block scaling always keeps both directions.
     """
-    recipe = job.recipe
-    if recipe.fp8 is None or recipe.transformer_impl != "transformer_engine":
-        return 0
-    elements: Count = 0
-    for repeats, tensors in weights:
-        for tensor in tensors:
-            if tensor.linear and tensor.name != "output_layer":
-                elements = elements + repeats * tensor.copies * tensor.elements
-    scale_every, scale_bytes = FP8_SCALES[recipe.fp8_recipe]
+    elements = quantized_elements(job, weights)
+    scale_every, scale_bytes = FP8_SCALES[job.recipe.fp8_recipe]
     one_direction = scale_bytes == 0 and _capability(device) >= 10.0
     copies = 1 if one_direction else 2
     return copies * (elements + elements // scale_every * scale_bytes)
+
+
+def quantized_elements(job: Job, weights: Iterable[tuple[Count, Sequence[Weight]]]) -> Count:
+    """Elements of weights that Transformer Engine multiplies in FP8: linear layers but the head."""
+    elements: Count = 0
+    if job.recipe.fp8 is None or job.recipe.transformer_impl != "transformer_engine":
+        return elements
+    for repeats, tensors in weights:
+        for tensor in tensors:
+            if tensor.linear and tensor.name != HEAD:
+                elements = elements + repeats * tensor.copies * tensor.elements
+    return elements
 
 
 def global_buffer(dimensions: Dimensions, has_head: bool) -> Count:

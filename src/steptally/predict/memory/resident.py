@@ -35,10 +35,15 @@ class Line(NamedTuple):
     bytes: Count
 
 
-def parameter_line(job: Job, buffers: Buffers) -> Line:
-    """Parameters in the training dtype; with the distributed optimizer in padded buffers."""
+def parameter_line(job: Job, buffers: Buffers, quantized: Count = 0) -> Line:
+    """Parameters in the training dtype; with the distributed optimizer in padded buffers.
+
+    With `fp8_param_gather` the `quantized` elements exist in FP8 only (`memory.lasting`).
+    """
     dtype = job.recipe.params_dtype
     elements = buffers.dense_padded + buffers.expert_padded
+    if job.recipe.fp8_param_gather:
+        elements = elements - quantized
     return Line("resident", f"parameters ({dtype})", elements * ELEMENT_BITS[dtype] // 8)
 
 

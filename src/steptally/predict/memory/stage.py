@@ -15,7 +15,7 @@ from steptally.job import Device, Job
 from steptally.predict.memory.buffers import Buffers, Runs, chunk_buffers, chunk_weights
 from steptally.predict.memory.chunk import Segment, chunk_footprint, chunk_segments
 from steptally.predict.memory.dimensions import Dimensions, dimensions
-from steptally.predict.memory.lasting import lasting_lines
+from steptally.predict.memory.lasting import lasting_lines, quantized_elements
 from steptally.predict.memory.layer import layer_operations
 from steptally.predict.memory.operation import Footprint
 from steptally.predict.memory.program import Program, stage_programs
@@ -48,6 +48,11 @@ class StageMemory:
     activation_peak: int
     optimizer_temporary: int
     checkpoint_temporary: int
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of the parameters in the training dtype, which are the first line."""
+        return int(self.lines[0].bytes)
 
     @property
     def lasting(self) -> int:
@@ -171,7 +176,7 @@ def lasting(
     buffers = joined_buffers([chunk.buffers for chunk in chunks])
     weights = [run for chunk in chunks for run in chunk.weights]
     return (
-        parameter_line(job, buffers),
+        parameter_line(job, buffers, quantized_elements(job, weights)),
         *optimizer_lines(job, buffers),
         gradient_line(job, buffers),
         *lasting_lines(job, sizes, programs, weights, device),

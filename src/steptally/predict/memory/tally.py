@@ -53,7 +53,12 @@ def memory_tally(job: Job, rank: int | None = None, device: Device | None = None
         convention="allocated by torch (max_memory_allocated) but for lifetime `outside`",
         summary=_figures(ranks, worst, device),
         accounts=accounts,
-        warnings=(*job.notes, *memory_warnings(job), *_tightness(worst, device)),
+        warnings=(
+            *job.notes,
+            *memory_warnings(job),
+            *_tightness(worst, device),
+            *_no_single_change(fitting, changes),
+        ),
         refusals=_refusals(device),
     )
 
@@ -109,6 +114,20 @@ def _tightness(worst: RankMemory, device: Device | None) -> tuple[str, ...]:
     sentence = (
         f"it fits without the allocator's usual reserve of {reserve / 2**30:.1f} GiB: "
         f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may be enough."
+    )
+    return (sentence,)
+
+
+def _no_single_change(fitting: bool | None, changes: Sequence[MemoryChangeRow]) -> tuple[str, ...]:
+    """Where nothing alone helps enough, what helps most."""
+    if fitting is not False or any(change.fits for change in changes):
+        return ()
+    if not changes:
+        return ("no single change lowers what it needs: it needs more devices.",)
+    most = min(changes, key=lambda change: change.total_bytes)
+    sentence = (
+        f"no single change makes it fit: {most.name} saves most and leaves "
+        f"{most.total_bytes / 2**30:.1f} GiB; try it with --set, and what helps beside it."
     )
     return (sentence,)
 

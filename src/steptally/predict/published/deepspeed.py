@@ -40,7 +40,7 @@ def deepspeed_peaks(job: Job, optimizer: str, *, sharded: bool) -> list[int]:
 
 def _peak(job: Job, stage: StageMemory, states: States, sharded: bool) -> int:
     layout = job.layout
-    parameters = int(stage.lines[0].bytes) // 2
+    parameters = stage.parameter_bytes // 2
     ranks = layout.data_parallel_size if sharded else 1
     hidden = job.architecture.hidden_size
     output = 2 * layout.micro_batch_size * layout.seq_length * hidden * sum(stage.moment.in_flight)
