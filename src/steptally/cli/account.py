@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
 from steptally.cli.peak import peak_of_run
 from steptally.cli.run_mfu import run_mfu
-from steptally.errors import InputError
+from steptally.errors import InputError, WriteError
 from steptally.job import Job, job_from_settings
 from steptally.tally import Figure, Tally
 from steptally.trace.run_directory import RunDirectory, write_atomically
@@ -37,11 +38,17 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
 
 
 def save(directory: RunDirectory, tally: Tally) -> None:
-    """Write `tally.json` and `report.html` into the run directory."""
+    """Write `tally.json` and `report.html` into the run directory.
+
+    One that cannot be written (another user's, a full disk) has its account shown all the same.
+    """
     from steptally.report.html import render_html
 
-    write_atomically(directory.tally, tally.dumps())
-    write_atomically(directory.report, render_html(tally))
+    try:
+        write_atomically(directory.tally, tally.dumps())
+        write_atomically(directory.report, render_html(tally))
+    except WriteError as error:
+        sys.stderr.write(f"steptally: warning: the account is not saved: {error}\n")
 
 
 def job_of(manifest: dict[str, Any]) -> Job | None:
