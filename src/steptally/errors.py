@@ -29,6 +29,10 @@ class RunError(SteptallyError):
     """Training processes were started and failed."""
 
 
+class WriteError(SteptallyError, OSError):
+    """A file cannot be written. Also an `OSError`: a recorder goes on without the disk."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for a near miss, else an empty string.
 

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
 from steptally.cli.peak import peak_of_run
 from steptally.cli.run_mfu import run_mfu
-from steptally.errors import InputError
+from steptally.errors import InputError, WriteError
 from steptally.job import Job, job_from_settings
 from steptally.tally import Figure, Tally
 from steptally.trace.run_directory import RunDirectory, write_atomically
@@ -25,7 +26,13 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
 
     manifest = directory.read_manifest()
     measured = measure_run(directory)
-    job = job or job_of(manifest)
+    if job is not None:
+        return _with_prediction(measured, as_recorded(job, manifest), manifest)
+    try:
+        job = job_of(manifest)
+        job = None if job is None else as_recorded(job, manifest)
+    except InputError as error:
+        return replace(measured, refusals=[*measured.refusals, f"useful FLOPs, MFU, HFU: {error}"])
     if job is None:
         why = (
             "useful FLOPs, MFU, HFU: the run does not say which job it trained; "
@@ -35,12 +42,33 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
     return _with_prediction(measured, job, manifest)
 
 
+def as_recorded(job: Job, manifest: dict[str, Any]) -> Job:
+    """The job on as many ranks as recorded it; `InputError` where it states another number."""
+    from steptally.run.preflight import with_world_size
+
+    recorded, stated = manifest["world_size"], job.layout.world_size
+    if recorded == stated:
+        return job
+    if "world_size" in job.assumed:
+        return with_world_size(job, recorded)
+    raise InputError(
+        f"{job.source} states world_size {stated}, and the run had {recorded} ranks: account for "
+        f"it with --job, naming the job that was run."
+    )
+
+
 def save(directory: RunDirectory, tally: Tally) -> None:
-    """Write `tally.json` and `report.html` into the run directory."""
+    """Write `tally.json` and `report.html` into the run directory.
+
+    One that cannot be written (another user's, a full disk) has its account shown all the same.
+    """
     from steptally.report.html import render_html
 
-    write_atomically(directory.tally, tally.dumps())
-    write_atomically(directory.report, render_html(tally))
+    try:
+        write_atomically(directory.tally, tally.dumps())
+        write_atomically(directory.report, render_html(tally))
+    except WriteError as error:
+        sys.stderr.write(f"steptally: warning: the account is not saved: {error}\n")
 
 
 def job_of(manifest: dict[str, Any]) -> Job | None:

@@ -113,8 +113,5 @@ def _write_html(tally: Tally, path: Path) -> None:
     from steptally.report.html import render_html
     from steptally.trace.run_directory import write_atomically
 
-    try:
-        write_atomically(path, render_html(tally))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}.") from error
+    write_atomically(path, render_html(tally))
     typer.echo(f"wrote {path}")

@@ -81,11 +81,13 @@ def run(
     from steptally.run.launch import launch
     from steptally.run.preflight import prepare_run
     from steptally.run.progress import shown_progress
+    from steptally.run.schedule import nothing_timed
 
     parts = find_parts()
     prepared = prepare_run(job, process_count=nproc or job.layout.world_size, parts=parts)
     open_source(data, prepared.job)  # a text that is too short is told before ranks start
-    for warning in prepared.warnings:
+    untimed = nothing_timed(steps, warmup_steps, traced_steps or ())
+    for warning in (*prepared.warnings, *([untimed] if untimed else [])):
         sys.stderr.write(f"steptally: warning: {warning}\n")
     with shown_progress(steps) as show_step:
         recorded = launch(

@@ -35,3 +35,14 @@ def check_steps(steps: int | None, warmup_steps: int, traced_steps: Sequence[int
             f"traced_steps names {outside}: steps are numbered from 1 to {end}. Name steps of "
             f"this run, or leave traced_steps out."
         )
+
+
+def nothing_timed(steps: int, warmup_steps: int, traced_steps: Sequence[int]) -> str | None:
+    """What to do about a run whose every step is warm-up or traced; None where one is timed."""
+    timed = max(0, steps - warmup_steps) - sum(step > warmup_steps for step in set(traced_steps))
+    if timed > 0:
+        return None
+    return (
+        f"every one of {steps} steps is warm-up (the first {warmup_steps}) or traced: no step time "
+        f"will be known. Run more steps, or fewer warm-up steps."
+    )

@@ -17,6 +17,7 @@ readable files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from typing import Annotated, Any
 import msgspec
 
 from steptally import strict_json
-from steptally.errors import InputError
+from steptally.errors import InputError, WriteError
 
 FORMAT = "steptally-run/1"
 MOST_RANKS = 1_000_000  # beyond every job: more is damage, and would take hours to go through
@@ -153,12 +154,20 @@ class RunDirectory:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a whole file, or leave what was there: never a half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a whole file, or leave what was there: never a half. Raises `WriteError`."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     data = content.encode("utf-8") if isinstance(content, str) else content
-    unfinished.write_bytes(data)
-    unfinished.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise WriteError(
+            f"{path} cannot be written ({error.strerror or error}): name a directory on a disk "
+            f"that has room and may be written."
+        ) from error
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
