@@ -201,3 +201,77 @@ def test_groups_of_one_host_are_within_a_node_and_of_several_between_nodes(run):
         ("DATA_PARALLEL_GROUP_WITH_CP", "inter-node"),
         ("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "inter-node"),
     }
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ranks": "abc"},
+        {"ranks": [None]},
+        {"ranks": {"a": 1}},
+        {"job": "x"},
+        {"job": {"assumed": [1]}},
+        {"settings": [1]},
+        {"machine": "x"},
+        {"status": [1]},
+        {"world_size": True},
+        {"world_size": 10**12},
+    ],
+)
+def test_a_manifest_whose_entries_are_of_another_type_is_refused(run, damage):
+    manifest = json.loads(run.manifest.read_text())
+    run.manifest.write_text(json.dumps({**manifest, **damage}))
+    with pytest.raises(InputError, match="damaged"):
+        measure_run(run)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": NaN}', "{"])
+def test_a_manifest_that_is_no_json_is_refused(run, text):
+    run.manifest.write_text(text)
+    with pytest.raises(InputError, match="cannot be read"):
+        measure_run(run)
+
+
+LINE = '{"step": 9, "rank": 0, "duration_ns": 5, "loss": 1.0}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE[:-9],
+        LINE.replace("1.0", "NaN"),
+        LINE.replace("1.0", "1e999"),
+        LINE.replace("5", "0"),
+        LINE.replace("5", "-5"),
+        LINE.replace('"rank": 0', '"rank": 99'),
+        LINE.replace('"rank": 0', '"rank": -1'),
+        "null",
+        "[" * 100_000,
+        "\udcff\udcfe",
+    ],
+)
+def test_a_line_that_is_no_step_of_a_rank_is_left_out_and_counted(run, line):
+    with run.steps.open("ab") as file:
+        file.write(line.encode("utf-8", "surrogateescape") + b"\n")
+    tally = measure_run(run)
+    assert "1 line of steps.jsonl is no step record: left out" in tally.warnings
+    assert max(row.step for row in tally.accounts["steps"]) == 4
+    tally_from_json(tally.dumps())
+
+
+def test_steps_that_cannot_be_read_are_one_sentence(run):
+    run.steps.unlink()
+    run.steps.mkdir()
+    with pytest.raises(InputError, match=r"steps\.jsonl cannot be read"):
+        measure_run(run)
+
+
+def test_shapes_that_damage_has_made_no_shapes_do_not_end_the_account(run):
+    def spoilt(events):
+        for event in events:
+            if event["name"].startswith("gloo:"):
+                event["args"]["Input Dims"] = [["x", -4], 3]
+        return events
+
+    change_events(run, 0, spoilt)
+    assert {row.rank for row in measure_run(run).accounts["time"]} == {0, 1, 2, 3}

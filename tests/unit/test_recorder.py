@@ -276,3 +276,48 @@ def test_the_manifest_says_who_trained_where(tmp_path):
     assert (rank["rank"], rank["pid"], rank["tp"]) == (0, os.getpid(), None)
     assert manifest["versions"]["torch"] == torch.__version__
     assert manifest["machine"]["memory_bytes"] > 0
+
+
+def test_a_step_inside_a_step_is_refused(tmp_path):
+    recorder = Recorder(tmp_path, traced_steps=())
+    with (
+        pytest.raises(InputError, match="Step 2 begins inside step 1"),
+        recorder.step(),
+        recorder.step(),
+    ):
+        pass
+
+
+def test_a_step_that_is_never_entered_has_no_number(tmp_path):
+    with Recorder(tmp_path, traced_steps=()) as recorder:
+        recorder.step()
+        run_steps(recorder, 2)
+    assert [line["step"] for line in recorder.directory.read_steps()] == [1, 2]
+
+
+def test_steps_after_close_are_not_recorded_and_say_so(tmp_path):
+    recorder = Recorder(tmp_path, traced_steps=(2,))
+    run_steps(recorder, 1)
+    recorder.close()
+    with pytest.warns(UserWarning, match="no step after close"):
+        run_steps(recorder, 2)
+    assert [line["step"] for line in recorder.directory.read_steps()] == [1]
+    assert recorder.directory.traces() == {}
+
+
+@pytest.mark.parametrize("loss", ["abc", [1], torch.ones(3), 1j, 10**400, object()])
+def test_a_loss_that_is_no_number_does_not_end_the_training(tmp_path, loss):
+    recorder = Recorder(tmp_path, traced_steps=())
+    with recorder.step() as step:
+        step.loss = loss
+    with pytest.warns(UserWarning, match="records no loss where"):
+        recorder.close()
+    (line,) = recorder.directory.read_steps()
+    assert line["loss"] is None
+
+
+def test_two_recorders_of_one_directory_do_not_mix_their_steps(tmp_path):
+    one, two = (Recorder(tmp_path / "run", traced_steps=()) for _ in range(2))
+    for recorder in (one, two):
+        run_steps(recorder, 1)
+    assert one.directory.path != two.directory.path

@@ -101,3 +101,15 @@ def test_the_packages_text_is_long_plain_and_never_repeats_a_line():
     assert len(text) >= 20_000
     lines = Counter(line for line in text.splitlines() if line)
     assert set(lines.values()) == {1}
+
+
+@pytest.mark.parametrize("data", ["/dev/zero", "a\0b", ""])
+def test_what_is_no_file_is_refused_before_it_is_read(data):
+    with pytest.raises(InputError, match="cannot be read"):
+        open_source(data, job_from_settings(BASE))
+
+
+def test_an_empty_text_suggests_no_sequence_length(tmp_path):
+    (tmp_path / "empty.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"Use a longer text\.$"):
+        open_source(str(tmp_path / "empty.txt"), job_from_settings(BASE))

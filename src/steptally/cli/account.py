@@ -26,7 +26,13 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
 
     manifest = directory.read_manifest()
     measured = measure_run(directory)
-    job = job or job_of(manifest)
+    if job is not None:
+        return _with_prediction(measured, as_recorded(job, manifest), manifest)
+    try:
+        job = job_of(manifest)
+        job = None if job is None else as_recorded(job, manifest)
+    except InputError as error:
+        return replace(measured, refusals=[*measured.refusals, f"useful FLOPs, MFU, HFU: {error}"])
     if job is None:
         why = manifest.get("job_refused") or "the run does not say which job it trained"
         refusal = (
@@ -35,6 +41,21 @@ def account_for_run(directory: RunDirectory, *, job: Job | None = None) -> Tally
         )
         return replace(measured, refusals=[*measured.refusals, refusal])
     return _with_prediction(measured, job, manifest)
+
+
+def as_recorded(job: Job, manifest: dict[str, Any]) -> Job:
+    """The job on as many ranks as recorded it; `InputError` where it states another number."""
+    from steptally.run.preflight import with_world_size
+
+    recorded, stated = manifest["world_size"], job.layout.world_size
+    if recorded == stated:
+        return job
+    if "world_size" in job.assumed:
+        return with_world_size(job, recorded)
+    raise InputError(
+        f"{job.source} states world_size {stated}, and the run had {recorded} ranks: account for "
+        f"it with --job, naming the job that was run."
+    )
 
 
 def save(directory: RunDirectory, tally: Tally) -> None:

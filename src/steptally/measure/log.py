@@ -120,6 +120,8 @@ def _candidate_lines(path: Path) -> Iterator[tuple[int, str]]:
     A line beyond all measure is cut, so that memory stays bounded.
     """
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe may wait long
+            raise InputError(f"{path} is a pipe or a device: LOG is a file, read twice.")
         with path.open("rb") as file:
             _refuse_packed(path, file.read(4))
             file.seek(0)

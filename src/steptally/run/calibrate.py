@@ -76,7 +76,7 @@ def save_calibration(calibration: Calibration, path: Path | None = None) -> Path
         write_atomically(path, json.dumps(calibration.as_json(), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written ({error}): set XDG_CACHE_HOME to a directory that can."
+            f"{error} For calibrations, XDG_CACHE_HOME names another directory."
         ) from error
     return path
 

@@ -16,6 +16,7 @@ from steptally.engine.adapt import adapt, require_layers
 from steptally.engine.availability import EngineParts, require_engine
 from steptally.errors import InputError, did_you_mean
 from steptally.job import Job, job_from_settings
+from steptally.job.catalog.options import is_default
 from steptally.run.combinations import check_combinations
 from steptally.run.ignored import check_nothing_is_ignored
 
@@ -60,7 +61,7 @@ def fit_to_processes(job: Job, process_count: int) -> Job:
     if layout.world_size == process_count:
         return job
     if "world_size" in job.assumed:
-        return _with_world_size(job, process_count)
+        return with_world_size(job, process_count)
     raise InputError(
         f"{job.source} states world_size {layout.world_size} (tp "
         f"{layout.tensor_model_parallel_size} · pp {layout.pipeline_model_parallel_size} · cp "
@@ -70,7 +71,7 @@ def fit_to_processes(job: Job, process_count: int) -> Job:
     )
 
 
-def _with_world_size(job: Job, world_size: int) -> Job:
+def with_world_size(job: Job, world_size: int) -> Job:
     """The job resolved anew, with what was assumed from its world size assumed again."""
     again = {name for name in FOLLOW_THE_WORLD if name in job.assumed}
     stated = {name: value for name, value in job.settings().items() if name not in again}
@@ -98,6 +99,13 @@ def _refuse_unknown(job: Job) -> None:
 
 
 def _warnings(job: Job, parts: EngineParts, memory_bytes: int | None) -> Iterator[str]:
+    left_out = [name for name, value in job.ignored.items() if not is_default(name, value)]
+    if left_out:
+        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+        yield (
+            f"{job.source} states {', '.join(left_out[:8])}{more}: no account depends on them, and "
+            f"this run does without them."
+        )
     if parts.cuda:
         return
     available = machine_memory_bytes() if memory_bytes is None else memory_bytes

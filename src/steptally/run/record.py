@@ -63,8 +63,8 @@ class Step:
 
     __slots__ = ("_annotation", "_recorder", "_started_ns", "grad_norm", "loss", "number", "tokens")
 
-    def __init__(self, recorder: Recorder, number: int) -> None:
-        self.number = number
+    def __init__(self, recorder: Recorder) -> None:
+        self.number = 0
         self.loss: Any = None
         self.grad_norm: Any = None
         self.tokens: int | None = None
@@ -73,6 +73,7 @@ class Step:
         self._started_ns = 0
 
     def __enter__(self) -> Self:
+        self.number = self._recorder._begin_step()
         if self.number in self._recorder._traced_steps:
             self._annotation = self._recorder._open_window().step(self.number)
             self._annotation.__enter__()
@@ -88,6 +89,7 @@ class Step:
         if self._annotation is not None:
             self._annotation.__exit__(kind, error, traceback)
         ended_ns = time.perf_counter_ns()
+        self._recorder._open_step = None
         if error is None:
             self._recorder._take(self, self._started_ns, ended_ns)
         else:
@@ -143,6 +145,7 @@ class Recorder:
         self._directory: RunDirectory | None = None
         self._rank = 0
         self._number = 0
+        self._open_step: int | None = None
         self._pending: list[StepRecord] = []
         self._flushed_ns = time.perf_counter_ns()
         self._window: TracedWindow | None = None
@@ -162,11 +165,31 @@ class Recorder:
         return self._directory
 
     def step(self) -> Step:
-        """The next step, to be entered by `with` around one optimizer step."""
-        if self._directory is None:
+        """The next step, to be entered by `with` around one optimizer step.
+
+        Steps do not nest: entering one inside another raises `InputError`. After `close` steps are
+        not recorded any more.
+        """
+        if self._directory is None and not self._closed:
             self._start()
+        return Step(self)
+
+    def _begin_step(self) -> int:
+        """The number of the step that is being entered; 0 for one that is not recorded."""
+        if self._closed:
+            warnings.warn(
+                "steptally records no step after close(): close it once the loop is over.",
+                stacklevel=3,
+            )
+            return 0
+        if self._open_step is not None:
+            raise InputError(
+                f"Step {self._number + 1} begins inside step {self._open_step}, whose wall time "
+                f"would hold both: put `with recorder.step()` around one optimizer step."
+            )
         self._number += 1
-        return Step(self, self._number)
+        self._open_step = self._number
+        return self._number
 
     def close(self, status: str = FINISHED) -> None:
         """Write what is pending and say in the manifest how the run ended. Safe to call twice."""
@@ -209,6 +232,8 @@ class Recorder:
             )
             manifest |= {"ranks": rows, "parallel_groups": groups}
             self._write(lambda: complete_manifest(self.directory, manifest))
+            # From now on the directory is taken: another recorder would mix its steps with these.
+            self._write(self.directory.steps.touch)
 
     def _open_window(self) -> TracedWindow:
         if self._window is None:
@@ -227,6 +252,8 @@ class Recorder:
 
     def _take(self, step: Step, started_ns: int, ended_ns: int) -> None:
         """Keep the record of a step that is over; write when a window or the interval ends."""
+        if self._closed:
+            return
         self._pending.append(
             StepRecord(
                 step=step.number,

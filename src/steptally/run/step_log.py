@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ def _lock(file: Any) -> None:
 
 
 def _as_json(record: StepRecord, peaks: Mapping[str, int]) -> dict[str, object]:
-    values = {"loss": _number(record.loss), "grad_norm": _number(record.grad_norm)}
+    values = {name: _number(name, getattr(record, name)) for name in ("loss", "grad_norm")}
     line: dict[str, object] = {
         "step": record.step,
         "rank": record.rank,
@@ -66,8 +67,19 @@ def _as_json(record: StepRecord, peaks: Mapping[str, int]) -> dict[str, object]:
     return {**line, "not_finite": not_finite} if not_finite else line
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _number(name: str, value: Any) -> float | None:
+    """What the loop set as a float. What is no number must not end its training: it is left out."""
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch: more than one element
+        warnings.warn(
+            f"steptally records no {name} where a step's is of type {type(value).__name__} and not "
+            f"one number: set step.{name} to a number or a tensor of one element.",
+            stacklevel=2,
+        )
+        return None
 
 
 def _is_finite(value: float | None) -> bool:

@@ -92,6 +92,8 @@ def _read_path(path: Path, outside: Mapping[str, object]) -> Reading:
             return _read_path(config, outside)
         raise InputError(f"{path} is a folder: JOB is a file: {FORMS}.")
     try:
+        if not path.is_file():
+            raise InputError(f"{path} is a pipe or a device: JOB is a file, read more than once.")
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
