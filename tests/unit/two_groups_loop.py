@@ -8,6 +8,7 @@ the operating system when the group was made, not from the trace.
 import json
 import random
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -29,16 +30,25 @@ def threads_of_this_process():
     return {int(task.name): (task / "comm").read_text().strip() for task in tasks}
 
 
+def new_gloo_threads(before):
+    """The two threads that gloo starts for a group, once both have given themselves a name."""
+    for _ in range(1000):
+        now = threads_of_this_process()
+        found = [t for t, name in now.items() if t not in before and name == "pt_gloo_runloop"]
+        if len(found) == 2:
+            return found
+        time.sleep(0.01)
+    raise TimeoutError(f"gloo started {found} for a group, not two threads")
+
+
 def made_groups():
     """One process group of all ranks for each name, and the gloo threads that came with it."""
     groups, threads = {}, {}
+    new_gloo_threads(before=())  # the default group's
     for name in GROUPS:
         before = threads_of_this_process()
         groups[name] = dist.new_group(list(range(dist.get_world_size())), group_desc=name)
-        dist.barrier(group=groups[name])
-        for thread, called in threads_of_this_process().items():
-            if thread not in before and called == "pt_gloo_runloop":
-                threads[thread] = name
+        threads |= dict.fromkeys(new_gloo_threads(before), name)
     return groups, threads
 
 
