@@ -49,7 +49,9 @@ def test_m097_09_no_peak_of_the_catalogue_is_a_sparse_one():
     # pytorch/torchtitan#1393: B200's datasheet figure of 4.5 PFLOP/s is with 2:4 sparsity.
     assert device_peak(find_device("B200"), "bf16").flops_per_s == pytest.approx(2.25e15, rel=0.01)
     for device in catalogue().values():
-        if device.sparsity_factor > 1 and {"bf16", "fp8"} <= set(device.dense_peak_flops_per_s):
+        if device.sparsity_factor("bf16") > 1 and {"bf16", "fp8"} <= set(
+            device.dense_peak_flops_per_s
+        ):
             peaks = device.dense_peak_flops_per_s
             assert peaks["fp8"] / peaks["bf16"] == pytest.approx(2.0, rel=0.03), device.name
 
