@@ -24,7 +24,7 @@ from steptally.predict.memory.resident import (
     optimizer_lines,
     parameter_line,
 )
-from steptally.predict.memory.schedule import Moment, Sizes, moments
+from steptally.predict.memory.schedule import Moment, Sizes, moments, shortened
 from steptally.predict.memory.weights import layer_weights
 from steptally.predict.precision import gradient_dtype
 
@@ -144,7 +144,7 @@ def all_stages(job: Job, device: Device | None = None) -> list[StageMemory]:
         )
 
     stages = stage_programs(job)
-    schedule = schedule_sizes(job, len(stages[0]))
+    schedule = shortened(schedule_sizes(job, len(stages[0])))
     return [
         stage_memory(stage, programs, common(programs), moments(schedule, stage))
         for stage, programs in enumerate(stages)
