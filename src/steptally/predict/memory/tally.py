@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steptally.job import Device, Job
+from steptally.job.training_faults import training_faults
 from steptally.predict.memory.account import (
     RankMemory,
     memory_of_ranks,
@@ -55,6 +56,7 @@ def memory_tally(job: Job, rank: int | None = None, device: Device | None = None
         accounts=accounts,
         warnings=(
             *job.notes,
+            *training_faults(job),
             *memory_warnings(job),
             *_tightness(worst, device),
             *_no_single_change(fitting, changes),
