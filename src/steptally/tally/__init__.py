@@ -1,6 +1,6 @@
 """THE RESULT: figures with basis, unit and convention, and accounts of typed rows."""
 
-from steptally.tally.figure import Figure
+from steptally.tally.figure import PEAK_ALLOCATED, Figure
 from steptally.tally.rows import (
     ConventionRow,
     FlopsRow,
@@ -22,6 +22,7 @@ from steptally.tally.rows import (
 from steptally.tally.tally import SCHEMA, Tally, tally_from_json
 
 __all__ = [
+    "PEAK_ALLOCATED",
     "SCHEMA",
     "ConventionRow",
     "Figure",
