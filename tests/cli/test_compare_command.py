@@ -173,6 +173,17 @@ class TestUnequalWork:
         assert by_name["flops_per_step_executed"]["difference"] == 0
         assert by_name["mfu"]["refused"] == "not the same work"
 
+    @pytest.mark.parametrize("options", [(), ("--account", "time"), ("--account", "summary")])
+    def test_a_check_of_times_has_not_passed(self, steptally, run_directory, longer, options):
+        status, _, err = steptally("compare", run_directory, longer, *options, "--fail-on", "5%")
+        assert status == 2
+        assert "cannot judge times and rates" in err
+        assert "seq_length (tokens): 256 against 512" in err
+
+    def test_what_is_counted_is_judged_where_it_is_named(self, steptally, run_directory, longer):
+        options = ("--account", "flops", "--fail-on", "0")
+        assert steptally("compare", run_directory, longer, *options)[0] == 0
+
 
 class TestBadInput:
     def refused(self, steptally, *arguments, stdin=b""):
@@ -270,6 +281,7 @@ def test_the_lines_of_an_account_are_limited_and_the_rest_counted(steptally, pre
         paths[-1].write_text(replace(tally, accounts={"flops": rows}).dumps(), encoding="utf-8")
     _, short, _ = steptally("compare", *paths)
     _, long, _ = steptally("compare", *paths, "--most", 1000)
+    assert steptally("compare", *paths, "--all")[1] == long
     assert sum("term " in line for line in short.splitlines()) == 16
     assert "983 more rows: see --json" in short  # term 0 is equal
     assert sum("term " in line for line in long.splitlines()) == 999

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 MOST_ROWS = 16
+MOST_REASONS = 3
 SIDE = "A tally (JSON of a verb), a run directory, or - for standard input."
 
 
@@ -35,6 +36,7 @@ def compare_command(
     most: Annotated[
         int, typer.Option("--most", min=1, help="Lines to print of each account.")
     ] = MOST_ROWS,
+    every: Annotated[bool, typer.Option("--all", help="Print every line instead.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON, every line.")] = False,
 ) -> None:
     """Lay A and B side by side: predicted, rehearsed or measured, runs or layouts.
@@ -45,12 +47,12 @@ def compare_command(
     comparison = compare(a, b, accounts or [])
     beyond = 0
     if limit is not None:
-        _require_something_compared(comparison, accounts or [])
+        _require_judgeable(comparison, accounts or [])
         beyond = len(comparison.beyond(limit))
     if json_output:
         _print_json(comparison, limit, beyond)
     else:
-        _print(comparison, limit, beyond, most)
+        _print(comparison, limit, beyond, sys.maxsize if every else most)
     if beyond:
         raise typer.Exit(1)
 
@@ -121,11 +123,20 @@ def _read_standard_input() -> str:
         raise InputError(f"standard input cannot be read as a tally: {error}.") from error
 
 
-def _require_something_compared(comparison: Comparison, accounts: list[str]) -> None:
-    """A check that looked at nothing has not passed."""
-    judged = {line.account for line in comparison.lines if line.compared or line.counts_alone}
+def _require_judgeable(comparison: Comparison, accounts: list[str]) -> None:
+    """A check that looked at nothing, or not at the times it was given, has not passed."""
+    from steptally.tally.compare_figures import NOT_EQUAL_WORK
+
+    lines = list(comparison.lines)
+    if any(line.refused == NOT_EQUAL_WORK for line in lines):
+        raise InputError(
+            f"--fail-on cannot judge times and rates of A and B, which do not do the same work "
+            f"({'; '.join(comparison.unequal_work[:MOST_REASONS])}): compare equal jobs, or name "
+            f"with --account what is counted, as flops."
+        )
+    judged = {line.account for line in lines if line.compared or line.counts_alone}
     missing = [name for name in accounts if name not in judged]
-    if not missing and judged:
+    if judged and not missing:
         return
     why = "; ".join(comparison.refusals) or "they have no line in common"
     raise InputError(

@@ -1,5 +1,4 @@
-"""Two tallies line by line: predicted against rehearsed or measured, one run or layout against
-another.
+"""Two tallies line by line: predicted against measured, one run or layout against another.
 
 >>> from steptally.tally import ParametersRow, Tally
 >>> a = Tally(basis="predicted", accounts={"parameters": [
