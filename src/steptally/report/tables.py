@@ -32,7 +32,7 @@ def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
     tables = []
     for account, draw in DRAWN.items():
         if tally.accounts.get(account):
-            table = _without_constant_columns(draw(tally.accounts[account]))
+            table = without_constant_columns(draw(tally.accounts[account]))
             note = f"{printable(tally.basis_of(account))}; {table.note}"
             tables.append(_shortened(replace(table, note=note), most_rows))
     return tables
@@ -301,7 +301,7 @@ def _shortened(table: Table, most_rows: int) -> Table:
     )
 
 
-def _without_constant_columns(table: Table) -> Table:
+def without_constant_columns(table: Table) -> Table:
     """Leave out columns that say nothing, and say once what a column of words repeats."""
     dropped, said_once = [], []
     for place, values in enumerate(zip(*table.rows, strict=True)):

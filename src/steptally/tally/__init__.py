@@ -1,6 +1,9 @@
 """THE RESULT: figures with basis, unit and convention, and accounts of typed rows."""
 
-from steptally.tally.figure import Figure
+from steptally.tally.compare import COMPARISON_SCHEMA, Comparison, compare_tallies
+from steptally.tally.compare_account import Section
+from steptally.tally.figure import PEAK_ALLOCATED, Figure
+from steptally.tally.line import Line
 from steptally.tally.rows import (
     ConventionRow,
     FlopsRow,
@@ -22,13 +25,17 @@ from steptally.tally.rows import (
 from steptally.tally.tally import SCHEMA, Tally, tally_from_json
 
 __all__ = [
+    "COMPARISON_SCHEMA",
+    "PEAK_ALLOCATED",
     "SCHEMA",
+    "Comparison",
     "ConventionRow",
     "Figure",
     "FlopsRow",
     "GemmRow",
     "GroupRow",
     "GroupTime",
+    "Line",
     "LoggedRow",
     "LossRow",
     "MemoryChangeRow",
@@ -37,9 +44,11 @@ __all__ = [
     "MemoryRow",
     "ParametersRow",
     "Row",
+    "Section",
     "StepRow",
     "Tally",
     "TimeRow",
     "TrafficRow",
+    "compare_tallies",
     "tally_from_json",
 ]
