@@ -1,4 +1,4 @@
-"""Gradient buckets of Megatron's DDP; tests/unit/test_megatron_step.py compares whole jobs."""
+"""Gradient buckets of Megatron's DDP; rehearsals compare whole jobs."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def test_everything_alive_at_the_peak_adds_up_to_it():
     memory = count(rehearsal({"recompute_granularity": "selective"})).memory
     assert sum(memory.held.values()) == memory.peak_bytes
     by_name = {(lifetime, name): size for (lifetime, name, _), size in memory.held.items()}
-    parameters = sum(n for _, n in rehearsal({}).parameters)
+    parameters = sum(n for chunk in rehearsal({}).parameters for _, n in chunk)
     assert by_name["resident", "parameters"] == 2 * parameters  # bf16
     assert by_name["iteration", "main gradients"] == 4 * parameters
     # Main parameter and two moments in fp32, and Adam's count of steps for each tensor.

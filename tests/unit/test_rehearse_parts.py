@@ -125,7 +125,7 @@ def counts(microbatches, calls, peak_bytes=100):
     return Counts(
         rank=0,
         microbatches=microbatches,
-        parameters=1,
+        parameters=(),
         operators=10 * calls,
         products={key: calls},
         collectives={},

@@ -68,11 +68,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a rehearsal of some micro-batches comes to."""
+    """What a rehearsal of some micro-batches comes to.
+
+    `parameters` are name and elements, in Megatron's order, of every tensor of each chunk.
+    """
 
     rank: int
     microbatches: int
-    parameters: int
+    parameters: tuple[tuple[tuple[str, int], ...], ...]
     operators: int
     products: Mapping[ProductKey, int]
     collectives: Mapping[CollectiveKey, int]
@@ -84,7 +87,7 @@ def count(rehearsal: Rehearsal) -> Counts:
     return Counts(
         rank=rehearsal.rank,
         microbatches=rehearsal.microbatches,
-        parameters=sum(elements for _, elements in rehearsal.parameters),
+        parameters=rehearsal.parameters,
         operators=len(rehearsal.operations),
         products=count_products(rehearsal.operations),
         collectives=count_collectives(rehearsal.operations),

@@ -28,7 +28,7 @@ from steptally.rehearse.world import fake_world
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What one rank did in one step, in its order.
+    """What one rank did in one step, in its order; `parameters` of each chunk in Megatron's.
 
     `step_began` and `update_began` are the moments, as those of the allocations, at which the step
     and its optimizer update began.
@@ -36,7 +36,7 @@ class Rehearsal:
 
     rank: int
     microbatches: int
-    parameters: tuple[tuple[str, int], ...]
+    parameters: tuple[tuple[tuple[str, int], ...], ...]
     operations: list[Operation]
     allocations: list[Allocation]
     passes: list[Pass]
@@ -55,7 +55,10 @@ def rehearse_rank(
     with fake_world(job, rank, recorder, routing):
         config = transformer_config(job)
         bare = build_chunks(job, config, rehearsable.stand_ins)
-        parameters = tuple((n, p.numel()) for chunk in bare for n, p in chunk.named_parameters())
+        parameters = tuple(
+            tuple((name, tensor.numel()) for name, tensor in chunk.named_parameters())
+            for chunk in bare
+        )
         chunks = wrap_for_data_parallel(job, config, bare)
         with recorder.during(OPTIMIZER):
             optimizer = get_megatron_optimizer(

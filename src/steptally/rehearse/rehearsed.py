@@ -18,8 +18,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """A program, what it comes to in the job's step, and how many micro-batches were run."""
+    """A program, what it comes to in the job's step, and how many micro-batches were run.
+
+    `process_bytes` is the most that the process which ran it has had resident so far.
+    """
 
     program: Program
     counts: Counts
     microbatches: tuple[int, ...]
+    process_bytes: int = 0

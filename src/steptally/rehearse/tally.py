@@ -74,7 +74,7 @@ def _program_row(each: Rehearsed) -> ProgramRow:
         rank_count=len(each.program.ranks),
         pp=each.program.pp,
         microbatches=each.microbatches,
-        parameters=counts.parameters,
+        parameters=sum(elements for chunk in counts.parameters for _, elements in chunk),
         operators=counts.operators,
         products=sum(counts.products.values()),
         collectives=sum(counts.collectives.values()),

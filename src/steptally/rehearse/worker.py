@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 from steptally.errors import InputError, SteptallyError
@@ -46,7 +47,8 @@ def rehearse_program(
     counts = runs[-1]
     if len(runs) == 2:
         counts = extrapolate(runs[0], runs[1], job.layout.num_microbatches)
-    return Rehearsed(program=program, counts=counts, microbatches=chosen)
+    resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
+    return Rehearsed(program=program, counts=counts, microbatches=chosen, process_bytes=resident)
 
 
 def _run(

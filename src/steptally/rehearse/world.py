@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,7 @@ def fake_world(job: Job, rank: int, recorder: Recorder, routing: Routing) -> Ite
     One world at a time, in a process of its own. Raises what `megatron_on_cpu` raises.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_attention_variables())
         stack.enter_context(megatron_on_cpu())
         for replacement in (*_replacements(recorder), *routing_replacements(recorder, routing)):
             stack.enter_context(replaced(replacement))
@@ -55,6 +57,20 @@ def fake_world(job: Job, rank: int, recorder: Recorder, routing: Routing) -> Ite
         stack.enter_context(recorder.places.followed())
         stack.enter_context(recorder)
         yield
+
+
+@contextlib.contextmanager
+def _without_attention_variables() -> Iterator[None]:
+    """Megatron sets NVTE_FLASH_ATTN and others where it builds a model, and refuses others'."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("NVTE_")}
+    for name in before:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("NVTE_")]:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
