@@ -157,7 +157,7 @@ def test_collectives_are_the_predicted_ones(rehearsed, name):
     assert found == predicted
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SMALL)  # all of them have Megatron-Core's own layers
 def test_parameters_stand_in_megatrons_order(rehearsed, name):
     rank, job = rank_and_job(name)
     predicted = tuple(
@@ -165,6 +165,16 @@ def test_parameters_stand_in_megatrons_order(rehearsed, name):
         for shards in stage_shards(job, coordinates(job.layout, rank).pp)
     )
     assert rehearsed[name].counts.parameters == predicted
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_elements_of_each_chunk_are_the_predicted_ones(rehearsed, name):
+    rank, job = rank_and_job(name)
+    chunks = rehearsed[name].counts.parameters
+    assert [sum(elements for _, elements in chunk) for chunk in chunks] == [
+        sum(shard.elements for shard in shards)
+        for shards in stage_shards(job, coordinates(job.layout, rank).pp)
+    ]
 
 
 @pytest.mark.parametrize("name", [*RANDOM, *MODELS])  # small ones are mostly alignment
