@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from steptally.rehearse.routing import Routing
 from steptally.rehearse.substitutions import Rehearsable
 
 quiet()  # before megatron-core is imported, which warns of what is not installed
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is: fake tensors are a CPU's
 
 from steptally.rehearse.program import rehearse_rank  # noqa: E402
 from steptally.rehearse.programs import distinct_programs, program_of  # noqa: E402
