@@ -26,7 +26,7 @@ class Linear:
 
     `calls`: equal products, as for several experts; `batch`: those that one grouped product does
     together (`moe_grouped_gemm`). `modules`: the `recompute_modules` that run it again. `precision`
-    is `linear` (eight bit where the recipe says so) or `high` (never).
+    is `linear` (eight bit where the recipe says so), `high` (never) or `router`.
     """
 
     name: str
@@ -127,7 +127,7 @@ def moe_linears(job: Job) -> list[Linear]:
             outputs=architecture.num_experts or 0,
             parallel=DUPLICATED,
             modules=modules,
-            precision="high",
+            precision="router",
         )
     ]
     if latent is not None:

@@ -33,9 +33,14 @@ class Bound:
 def product_dtype(job: Job, precision: str) -> str:
     """The dtype of a product's operands: eight or four bit for linear layers where the recipe says.
 
-    Transformer Engine keeps attention, and Megatron the router and the LM head, in `params_dtype`.
+    Transformer Engine keeps attention, and Megatron the LM head, in `params_dtype`; so the router,
+    unless `moe_router_dtype` converts its operands; Transformer Engine's product only its result,
+    where that is fp32 (`RouterGatingLinearFunction`, megatron-core 0.16.1).
     """
     recipe = job.recipe
+    if precision == "router" and recipe.moe_router_dtype is not None:
+        by_result = uses_transformer_engine(job) and recipe.moe_router_dtype == "fp32"
+        return recipe.params_dtype if by_result else recipe.moe_router_dtype
     if precision == "linear" and uses_transformer_engine(job):
         if recipe.fp4 is not None:
             return "fp4"

@@ -101,6 +101,7 @@ def _name_what_lasts(recorder: Recorder, chunks: list[Any]) -> None:
                 allocation = None if tensor is None else recorder.storages.of(tensor)
                 if allocation is not None:
                     allocation.lifetime = lifetime
+                    allocation.is_weight = lifetime == PARAMETER
 
 
 def _run_passes(

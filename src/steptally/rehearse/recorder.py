@@ -21,7 +21,6 @@ from steptally.rehearse.collectives import Collective, read_collective, tensors
 from steptally.rehearse.dtypes import dtype_name
 from steptally.rehearse.phases import BACKWARD, BUILD, FORWARD, RECOMPUTE
 from steptally.rehearse.place import Place, Places
-from steptally.rehearse.purposes import PARAMETER
 from steptally.rehearse.storages import Storages
 
 # What a stand-in's kernel does, a product or anything else: nothing is computed, it is noted.
@@ -37,7 +36,7 @@ NO_KERNEL = ("empty", "empty_strided", "new_empty", "new_empty_strided", "empty_
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """C[m,n] = A[m,k] · B[k,n], `batch` times. `by_weight`: an operand is a parameter."""
+    """C[m,n] = A[m,k] · B[k,n], `batch` times. `by_weight`: an operand is a parameter's value."""
 
     m: int
     n: int
@@ -170,6 +169,8 @@ class Recorder(TorchDispatchMode):
             self.operations.append(operation)
         if not self._paused:
             self._see(result, operation)
+            if operation.name == "_to_copy":
+                self._mark_copy(result, args[0])
         operation.allocated_bytes = self.storages.live_bytes
         return result
 
@@ -193,12 +194,18 @@ class Recorder(TorchDispatchMode):
             batch=batch,
             flops=2 * m * n * k * batch,
             dtype=dtype_name(left.dtype),
-            by_weight=any(self._is_parameter(operand) for operand in (left, right)),
+            by_weight=self._is_weight(left) or self._is_weight(right),
         )
 
-    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+    def _is_weight(self, tensor: torch.Tensor) -> bool:
         allocation = self.storages.of(tensor)
-        return allocation is not None and allocation.lifetime == PARAMETER
+        return allocation is not None and allocation.is_weight
+
+    def _mark_copy(self, copy: torch.Tensor, original: torch.Tensor) -> None:
+        """Megatron multiplies some weights in another dtype: a router's in fp32."""
+        allocation = self.storages.of(copy)
+        if allocation is not None and self._is_weight(original):
+            allocation.is_weight = True
 
     def _place_message(self, operation: Operation, args: tuple[Any, ...]) -> None:
         if self._messages and operation.name in ("send", "recv_"):

@@ -22,7 +22,8 @@ from steptally.rehearse.place import Place
 class Allocation:
     """One storage: bytes, where and in which phase it was made, and the moments of its life.
 
-    `freed` is None while it lives. `lifetime` is set where Megatron itself says what it is.
+    `freed` is None while it lives. `lifetime` is set where Megatron itself says what it is;
+    `is_weight` holds of parameters and of their copies in another dtype.
     """
 
     size_bytes: int
@@ -31,6 +32,7 @@ class Allocation:
     made: int
     freed: int | None = None
     lifetime: str = ""
+    is_weight: bool = False
 
 
 class Storages:
