@@ -101,6 +101,14 @@ def test_a_kernel_without_arguments_is_placed_by_its_process_and_thread(read):
     assert (row["device"], row["stream"], row["kind"]) == (0, 7, "compute")
 
 
+def test_a_kernel_keeps_its_launch_shape_and_the_graph_it_was_replayed_from(read):
+    shaped = {"grid": [108, 1, 1], "block": [256, 1, 1], "graph id": 4, "graph node id": 17}
+    plain = {"grid": [108, 1, 1], "block": [256, 1, 1], "graph id": 0}
+    events = read([{**KERNEL, "args": own} for own in (shaped, plain, {})]).events
+    assert events["launch_shape"].to_list() == ["[108,1,1],[256,1,1]"] * 2 + [None]
+    assert events["graph"].to_list() == [4, None, None]
+
+
 def test_a_cpu_operator_with_a_stream_is_no_kernel(read):
     # Seen in traces of B200: a Triton operator that carries "stream": 0.
     operator = {**LAUNCH, "cat": "cpu_op", "name": "triton_poi_fused", "args": {"stream": 0}}

@@ -24,13 +24,14 @@ _DEVICE_CATEGORIES = {
     "memset": "memset",
     "gpu_user_annotation": "device_annotation",
     "cuda_sync": "device_sync",
+    "overhead": "instrument",
 }
 _LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "xpu_runtime")
 _OPERATOR_CATEGORIES = ("cpu_op", "operator", "user_annotation")
 
 # Recorded, and of no account: flow arrows, Python frames, the profiler's own spans.
 _LEFT_OUT = frozenset(
-    ("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "python_function", "trace", "overhead")
+    ("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "python_function", "trace")
 )
 
 

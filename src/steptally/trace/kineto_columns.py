@@ -33,8 +33,8 @@ NOT_KEPT = -1
 _LARGEST = np.iinfo(np.int64).max
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 _HOST_IDS = ("process", "thread")
-_OTHER_IDS = ("device", "stream", "correlation", "bytes")
-_COLUMNS = ("code", "start_ns", "end_ns", *_HOST_IDS, *_OTHER_IDS)
+_OTHER_IDS = ("device", "stream", "correlation", "bytes", "graph")
+_COLUMNS = ("code", "start_ns", "end_ns", *_HOST_IDS, *_OTHER_IDS, "shape")
 
 
 class Names(dict[tuple[str | None, str], int]):
@@ -58,11 +58,26 @@ class Names(dict[tuple[str | None, str], int]):
         return self[key]
 
 
+class Shapes(dict[tuple[bytes, bytes], int]):
+    """The code of each pair of grid and block, which is spelled once, on first sight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def __missing__(self, key: tuple[bytes, bytes]) -> int:
+        self[key] = len(self.texts) if all(key) else ABSENT
+        if all(key):
+            self.texts.append(b",".join(key).translate(None, b" ").decode(errors="replace"))
+        return self[key]
+
+
 @dataclass(slots=True)
 class Columns:
     """The rows of one file, gathered block by block; `frames` puts them together."""
 
     names: Names = field(default_factory=Names)
+    shapes: Shapes = field(default_factory=Shapes)
     blocks: list[dict[str, Int64s]] = field(default_factory=list)
     collectives: list[tuple[Any, ...]] = field(default_factory=list)
     operators: list[tuple[Any, ...]] = field(default_factory=list)
@@ -93,7 +108,7 @@ class Columns:
             "process": _integers([event.pid for event in rows]),
             "thread": _integers([event.tid for event in rows]),
         }
-        for name in _OTHER_IDS:
+        for name in (*_OTHER_IDS, "shape"):
             block[name] = np.full(len(rows), ABSENT, dtype=np.int64)
         self._read_arguments(rows, block)
         self.blocks.append(block)
@@ -115,6 +130,9 @@ class Columns:
         on_device = kind.is_in(DEVICE_KINDS)
         host_only = {name: pl.Series(column[name]).set(on_device, None) for name in _HOST_IDS}
         others = {name: _without_absent(column[name]) for name in _OTHER_IDS}
+        shape = pl.Series(self.shapes.texts, dtype=pl.String).gather(
+            _without_absent(column["shape"])
+        )
         return pl.DataFrame(
             {
                 "start_ns": column["start_ns"] + base_ns,
@@ -123,6 +141,7 @@ class Columns:
                 "kind": kind,
                 **host_only,
                 **others,
+                "launch_shape": shape,
             }
         )
 
@@ -164,6 +183,10 @@ class Columns:
             block[name][places] = np.where(where_told, told[name], block[instead][places])
         block["correlation"][places] = [_int64(one.correlation) for one in arguments]
         block["bytes"][places] = [_int64(one.bytes) for one in arguments]
+        # CUPTI's id of no graph is 0.
+        block["graph"][places] = [_int64(one.graph or None) for one in arguments]
+        shapes = self.shapes
+        block["shape"][places] = [shapes[bytes(one.grid), bytes(one.block)] for one in arguments]
         for place, one in zip(places.tolist(), arguments, strict=True):
             if one.collective is not None:
                 self._take_collective(place, one)

@@ -85,6 +85,9 @@ class DeviceArguments(CollectiveArguments, gc=False):
     stream: int | str | None = None
     correlation: int | None = None
     bytes: int | None = None
+    graph: int | None = msgspec.field(name="graph id", default=None)
+    grid: msgspec.Raw = ABSENT
+    block: msgspec.Raw = ABSENT
 
 
 class OperatorArguments(msgspec.Struct, gc=False):

@@ -14,8 +14,17 @@ from pathlib import Path
 
 import polars as pl
 
-# What a row is. Those of a device (an accelerator's stream):
-DEVICE_KINDS = ("compute", "communication", "copy", "memset", "device_annotation", "device_sync")
+# What a row is. Those of a device (an accelerator's stream); `graph` is the replay of a whole CUDA
+# graph where the profiler does not show what ran inside it: busy time of unknown content.
+DEVICE_KINDS = (
+    "compute",
+    "communication",
+    "copy",
+    "memset",
+    "graph",
+    "device_annotation",
+    "device_sync",
+)
 # Those of a host thread: `operator` runs on the CPU; `issue` hands a collective to the backend;
 # `collective` is the recorder's tag around an issue; `wait` blocks on a collective; `transfer` is
 # the interval in which gloo works on one; `launch` hands work to a device; `instrument` is the
@@ -41,6 +50,8 @@ UNATTRIBUTED = "unattributed"
 # `group` is a process group's own name (Megatron's), UNATTRIBUTED where communication cannot be
 # assigned to one, and null on every other row; `collective` is the row of `COLLECTIVES` that tells
 # more. `step` is null outside recorded steps.
+# `graph` is the id of the CUDA or HIP graph that the event was replayed from, where the profiler
+# tells it; `launch_shape` is a kernel's grid and block as text: "[108,1,1],[256,1,1]".
 EVENTS: Mapping[str, pl.DataType] = {
     "rank": pl.Int32(),
     "process": pl.Int64(),
@@ -56,6 +67,8 @@ EVENTS: Mapping[str, pl.DataType] = {
     "step": pl.Int64(),
     "correlation": pl.Int64(),
     "bytes": pl.Int64(),
+    "graph": pl.Int64(),
+    "launch_shape": pl.String(),
 }
 
 # One row per recorded collective: the recorder's tags, or NCCL's kernels with their arguments.
@@ -121,7 +134,11 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One rank's recording. `rank` and `world_size` are None where the file does not say."""
+    """One rank's recording. `rank` and `world_size` are None where the file does not say.
+
+    `process` and `device` tell which part of its source a trace is, where one file holds the
+    devices of several ranks (Nsight Systems); None where the file is the rank.
+    """
 
     source: Path
     rank: int | None
@@ -133,11 +150,14 @@ class Trace:
     operators: pl.DataFrame
     losses: Sequence[Loss] = ()
     warnings: Sequence[str] = ()
+    process: int | None = None
+    device: int | None = None
 
     @property
     def has_device(self) -> bool:
         """Whether an accelerator's work was recorded."""
-        return bool(self.events["kind"].is_in(["compute", "communication", "copy"]).any())
+        work = ["compute", "communication", "copy", "graph"]
+        return bool(self.events["kind"].is_in(work).any())
 
 
 def empty(schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
