@@ -8,11 +8,12 @@ the arithmetic is the same, so the two compare.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 
 import polars as pl
 
-from steptally.tally import GroupTime, TimeRow
+from steptally.tally import GroupPair, GroupTime, TimeRow
 from steptally.trace.intervals import (
     EMPTY,
     Intervals,
@@ -26,7 +27,7 @@ from steptally.trace.intervals import (
 from steptally.trace.schema import Trace
 from steptally.trace.steps import step_windows
 
-_DEVICE_WORK = ("compute", "communication", "copy", "memset")
+DEVICE_WORK = ("compute", "communication", "copy", "memset", "graph")
 # What an operator's thread does for a collective is no compute.
 _FOR_COLLECTIVES = ("wait", "issue", "collective")
 
@@ -36,12 +37,14 @@ class Activity:
     """What one rank did, as interval sets in nanoseconds.
 
     `communication` is by process group. `copies` are memory copies and memsets: busy time, but
-    neither compute nor communication.
+    neither compute nor communication. So are `graphs`, replays of whole CUDA graphs of which the
+    profiler does not show what they ran.
     """
 
     compute: Intervals
     communication: Mapping[str, Intervals]
     copies: Intervals
+    graphs: Intervals = field(default_factory=lambda: EMPTY)
 
     def within(self, start_ns: int, end_ns: int) -> Activity:
         """The part inside a window."""
@@ -52,6 +55,7 @@ class Activity:
                 for group, intervals in self.communication.items()
             },
             copies=clip(self.copies, start_ns, end_ns),
+            graphs=clip(self.graphs, start_ns, end_ns),
         )
 
 
@@ -62,7 +66,7 @@ def whole_time(trace: Trace) -> TimeRow | None:
     where the rank has no device.
     """
     if trace.has_device:
-        return _device_row(trace.events, rank=trace.rank or 0, step=0)
+        return device_row(trace.events, rank=trace.rank or 0, step=0)
     work = trace.events.filter(pl.col("kind").is_in(("operator", "wait", "transfer")))
     if work.is_empty():
         return None
@@ -80,13 +84,13 @@ def step_times(trace: Trace) -> list[TimeRow]:
     runs on into the next step counts in each for its own part.
     """
     windows = step_windows(trace.events)
-    works = pl.col("kind").is_in((*_DEVICE_WORK, "transfer"))
+    works = pl.col("kind").is_in((*DEVICE_WORK, "transfer"))
     parts = trace.events.filter(works).partition_by("step", as_dict=True)
     by_step = {step: rows for (step,), rows in parts.items() if step is not None}
     rank = trace.rank or 0
     if trace.has_device:
         recorded = [step for step in windows["step"] if step in by_step]
-        device_rows = [_device_row(by_step[step], rank=rank, step=step) for step in recorded]
+        device_rows = [device_row(by_step[step], rank=rank, step=step) for step in recorded]
         return [row for row in device_rows if row is not None]
     activity = host_activity(trace.events)
     rows = []
@@ -124,6 +128,7 @@ def device_activity(events: pl.DataFrame) -> Activity:
         compute=_merged(events.filter(pl.col("kind") == "compute")),
         communication=_merged_by_group(events.filter(pl.col("kind") == "communication")),
         copies=_merged(events.filter(pl.col("kind").is_in(("copy", "memset")))),
+        graphs=_merged(events.filter(pl.col("kind") == "graph")),
     )
 
 
@@ -138,11 +143,11 @@ def time_row(
 ) -> TimeRow:
     """The shares of the span from `start_ns` to `end_ns`; `instances` counts collectives by group.
 
-    busy + idle = span, and compute + exposed + (copies alone) + idle = span.
+    busy + idle = span, and compute + exposed + (copies and graphs alone) + idle = span.
     """
     communication = unite(*activity.communication.values())
     overlap_ns = total(intersect(communication, activity.compute))
-    busy_ns = total(unite(communication, activity.compute, activity.copies))
+    busy_ns = total(unite(communication, activity.compute, activity.copies, activity.graphs))
     return TimeRow(
         rank=rank,
         step=step,
@@ -158,6 +163,19 @@ def time_row(
             for group in sorted(activity.communication)
             if activity.communication[group].size
         ),
+        copies_ns=total(activity.copies),
+        copies_overlap_ns=total(intersect(communication, activity.copies)),
+        graph_ns=total(activity.graphs),
+        pairs=_pairs(activity.communication),
+    )
+
+
+def _pairs(communication: Mapping[str, Intervals]) -> tuple[GroupPair, ...]:
+    """The groups that communicate at the same time, with how long they do."""
+    return tuple(
+        GroupPair(groups=(one, other), overlap_ns=overlap_ns)
+        for one, other in combinations(sorted(communication), 2)
+        if (overlap_ns := total(intersect(communication[one], communication[other])))
     )
 
 
@@ -175,8 +193,9 @@ def _group_time(activity: Activity, group: str, instances: int) -> GroupTime:
     )
 
 
-def _device_row(events: pl.DataFrame, *, rank: int, step: int) -> TimeRow | None:
-    work = events.filter(pl.col("kind").is_in(_DEVICE_WORK))
+def device_row(events: pl.DataFrame, *, rank: int, step: int) -> TimeRow | None:
+    """The shares of a device's time over these events; None where it did no work."""
+    work = events.filter(pl.col("kind").is_in(DEVICE_WORK))
     if work.is_empty():
         return None
     start, end = _span(work)
