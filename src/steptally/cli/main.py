@@ -24,6 +24,7 @@ VERBS: tuple[str, ...] = (
     "gemms",
     "traffic",
     "memory",
+    "trace",
     "validate",
     "devices",
     "models",

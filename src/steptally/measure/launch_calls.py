@@ -42,7 +42,9 @@ def uncapturable_calls(launches: pl.DataFrame) -> pl.DataFrame:
 def working_calls(launches: pl.DataFrame) -> pl.DataFrame:
     """The calls that give the device something to do."""
     is_work = _named(launches, _LAUNCHES)
-    return launches.filter(is_work & ~pl.col("launch_name").str.contains("HostFunc|Cooperat.*Multi"))
+    return launches.filter(
+        is_work & ~pl.col("launch_name").str.contains("HostFunc|Cooperat.*Multi")
+    )
 
 
 def launching_threads(work: pl.DataFrame) -> list[int | None]:

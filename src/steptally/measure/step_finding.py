@@ -8,6 +8,7 @@ the reader knows as steps), the same drawn on the device, other annotations that
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,11 @@ _COUNTS_STEPS = re.compile(
     r"^\W*(?:train(?:ing)?[ _.-]?)?(?:global[ _.-]?)?(?:iteration|iter|step)\W*(\d*)\W*$",
     re.IGNORECASE,
 )
-_WINDOW = {"step": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64()}
+_WINDOW: Mapping[str, pl.DataType] = {
+    "step": pl.Int64(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,9 @@ def find_steps(events: pl.DataFrame, work: pl.DataFrame) -> FoundSteps:
             return FoundSteps(windows=windows, origin=origin, launched=launched)
     starts = _periods(work)
     if starts.size == 0:
-        return FoundSteps(windows=pl.DataFrame(schema=_WINDOW), origin=NO_STEPS, launched=False)
+        return FoundSteps(
+            windows=pl.DataFrame(schema=dict(_WINDOW)), origin=NO_STEPS, launched=False
+        )
     times = work["start_ns"].to_numpy()[starts]
     origin = f"a period of {starts[1] - starts[0]:,} kernels"
     return FoundSteps(
@@ -70,7 +77,7 @@ def find_steps(events: pl.DataFrame, work: pl.DataFrame) -> FoundSteps:
 def _between(steps: npt.ArrayLike, starts: npt.NDArray[np.int64]) -> pl.DataFrame:
     """Windows from each start to the next; there is one start more than there are steps."""
     return pl.DataFrame(
-        {"step": steps, "start_ns": starts[:-1], "end_ns": starts[1:]}, schema=_WINDOW
+        {"step": steps, "start_ns": starts[:-1], "end_ns": starts[1:]}, schema=dict(_WINDOW)
     )
 
 
@@ -89,7 +96,7 @@ def _device_annotations(events: pl.DataFrame, work: pl.DataFrame) -> pl.DataFram
         .sort("start_ns")
     )
     if found.is_empty() or work.is_empty():
-        return pl.DataFrame(schema=_WINDOW)
+        return pl.DataFrame(schema=dict(_WINDOW))
     end = max(int(work["end_ns"].max()), int(found["start_ns"].max()) + 1)  # type: ignore[arg-type]
     return _between(found["step"], np.append(found["start_ns"].to_numpy(), end))
 
@@ -102,7 +109,7 @@ def _counting_annotations(events: pl.DataFrame) -> pl.DataFrame:
         name: int(found.group(1) or -1) for name in names if (found := _COUNTS_STEPS.match(name))
     }
     if not counts:
-        return pl.DataFrame(schema=_WINDOW)
+        return pl.DataFrame(schema=dict(_WINDOW))
     told = annotations.filter(pl.col("name").is_in(list(counts))).with_columns(
         step=pl.col("name").replace_strict(counts, return_dtype=pl.Int64)
     )
@@ -119,8 +126,7 @@ def _counting_annotations(events: pl.DataFrame) -> pl.DataFrame:
         numbered.group_by("step")
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         .sort("start_ns")
-        .cast(_WINDOW)
-    )  # type: ignore[arg-type]
+    )
     apart = windows["start_ns"][1:].to_numpy() >= windows["end_ns"][:-1].to_numpy()
     return windows if apart.all() else windows.clear()
 

@@ -211,10 +211,10 @@ class TrustRow:
     """One test of a recording: what was found, of how many, and what that means for the results.
 
     `verdict` is `good`, `noted` (no result suffers), `downgraded` or `refused`; `affects` names
-    the results.
+    the results. `rank` is None for a test of all recordings together.
     """
 
-    rank: int
+    rank: int | None
     check: str
     count: int
     of: int

@@ -1,0 +1,146 @@
+"""A rank's kernels by name and by family: counts, durations, and what the hardware made of them.
+
+FLOPs and bytes rest on recorded shapes (`kernel_shapes`), rates on those runs alone whose shapes
+are told. The roofline is min(peak, intensity · memory bandwidth) of a named device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import polars as pl
+
+from steptally.job.device import Device
+from steptally.tally import FamilyRow, KernelRow
+from steptally.trace.dtypes import short_dtype
+
+_TENSOR_FLOAT = ("tf32", "s1688", "TF32")
+
+
+def with_families(work: pl.DataFrame, family_of: Callable[[str], str]) -> pl.DataFrame:
+    """`work` with the column `family`: of kernels that of their names, of all else its kind."""
+    kernels = work.filter(pl.col("kind").is_in(("compute", "communication")))
+    names = kernels["name"].unique().to_list()
+    by_name = {name: family_of(name) for name in names}
+    family = (
+        pl.when(pl.col("kind") == "compute")
+        .then(pl.col("name").replace_strict(by_name, default="other", return_dtype=pl.String))
+        .otherwise(pl.col("kind").cast(pl.String))
+    )
+    return work.with_columns(family=family)
+
+
+def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
+    """One row for each name, the longest in all first.
+
+    `work` has the columns `family`, `flops`, `bytes` and `dtype` (`kernel_shapes`).
+    """
+    kernels = _kernels(work)
+    whole_ns = int(kernels["duration_ns"].sum())
+    shaped = pl.col("flops").is_not_null()
+    grouped = kernels.group_by("name", "family").agg(
+        count=pl.len(),
+        total_ns=pl.col("duration_ns").sum(),
+        median_ns=pl.col("duration_ns").median().round().cast(pl.Int64),
+        min_ns=pl.col("duration_ns").min(),
+        max_ns=pl.col("duration_ns").max(),
+        shaped=shaped.sum(),
+        shaped_ns=pl.col("duration_ns").filter(shaped).sum(),
+        flops=pl.col("flops").filter(shaped).cast(pl.Int128).sum(),
+        bytes=pl.col("bytes").filter(shaped).sum(),
+        sized=(shaped & pl.col("bytes").is_not_null()).sum(),
+        dtype=pl.col("dtype").drop_nulls().mode().sort().first(),
+    )
+    return [
+        with_rate(
+            KernelRow(
+                rank=rank,
+                share=row["total_ns"] / whole_ns if whole_ns else 0.0,
+                flops=row["flops"] if row["shaped"] else None,
+                bytes=row["bytes"] if row["sized"] and row["sized"] == row["shaped"] else None,
+                dtype=short_dtype(row["dtype"] or ""),
+                **{name: row[name] for name in _COUNTED},
+            )
+        )
+        for row in grouped.sort(pl.col("total_ns").neg(), "name").iter_rows(named=True)
+    ]
+
+
+_COUNTED = ("name", "family", "count", "total_ns", "median_ns", "min_ns", "max_ns", "shaped",
+            "shaped_ns")  # fmt: skip
+
+
+def family_rows(work: pl.DataFrame, rank: int) -> list[FamilyRow]:
+    """One row for each family of kernels and each kind of copy, the longest first."""
+    timed = work.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    whole_ns = int(timed["duration_ns"].sum())
+    grouped = timed.group_by("family").agg(count=pl.len(), total_ns=pl.col("duration_ns").sum())
+    return [
+        FamilyRow(
+            rank=rank,
+            family=family,
+            count=count,
+            total_ns=total_ns,
+            share=total_ns / whole_ns if whole_ns else 0.0,
+        )
+        for family, count, total_ns in grouped.sort(pl.col("total_ns").neg(), "family").iter_rows()
+    ]
+
+
+def on_device(rows: Iterable[KernelRow], device: Device) -> tuple[list[KernelRow], list[str]]:
+    """The rows with their place on the roofline of `device`, and refusals of what is impossible.
+
+    A rate above the peak means another device, or shapes that are not the kernel's: it is refused.
+    """
+    placed, refusals = [], []
+    for row in rows:
+        row = _on_roofline(row, device)
+        if row.peak_share is not None and row.peak_share > 1:
+            refusals.append(
+                f"the rate of {row.name}: {100 * row.peak_share:.0f} % of the {row.dtype} peak of "
+                f"{device.name} is impossible; was it recorded on another device (--device)?"
+            )
+            row = replace(row, peak_share=None, roof_share=None, bound=None)
+        placed.append(row)
+    return placed, refusals
+
+
+def _kernels(work: pl.DataFrame) -> pl.DataFrame:
+    return work.filter(pl.col("kind").is_in(("compute", "communication"))).with_columns(
+        duration_ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+
+
+def with_rate(row: KernelRow) -> KernelRow:
+    """The row with its rate and intensity, over the runs whose shapes are told."""
+    if not row.flops or not row.shaped_ns:
+        return row
+    return replace(
+        row,
+        flops_per_s=row.flops / row.shaped_ns * 1e9,
+        intensity=row.flops / row.bytes if row.bytes else None,
+    )
+
+
+def _on_roofline(row: KernelRow, device: Device) -> KernelRow:
+    peak = device.dense_peak_flops_per_s.get(_peak_dtype(row))
+    if row.flops_per_s is None or not peak:
+        return row
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    rate = row.flops_per_s
+    row = replace(row, peak_share=rate / peak)
+    if not row.intensity or not bandwidth:
+        return row
+    memory_roof = row.intensity * bandwidth
+    return replace(
+        row,
+        roof_share=rate / min(peak, memory_roof),
+        bound="memory" if memory_roof < peak else "compute",
+    )
+
+
+def _peak_dtype(row: KernelRow) -> str:
+    """Products of fp32 operands may run on TF32 units: the kernel's name tells."""
+    tensor_float = row.dtype == "fp32" and any(word in row.name for word in _TENSOR_FLOAT)
+    return "tf32" if tensor_float else row.dtype or ""

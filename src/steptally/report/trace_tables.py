@@ -1,0 +1,373 @@
+"""The accounts of traces as tables: recordings, groups, steps, gaps, kernels, contention, trust."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from steptally.report.kernel_names import short_kernel
+from steptally.report.quantity import duration, printable, quantity, ranges, share
+from steptally.report.table import NOTHING, Table
+from steptally.tally import (
+    ContentionRow,
+    FamilyRow,
+    FusionRow,
+    GapRow,
+    GroupTime,
+    KernelRow,
+    NetGainRow,
+    Tally,
+    TimeRow,
+    TrustRow,
+)
+
+NOT_APPLICABLE = "not applicable"
+_NAMES_IN_CHAIN = 4
+
+
+def trace_tables(tally: Tally) -> list[tuple[str, Table]]:
+    """The tables of a tally that holds traces, each with the account that it is of."""
+    tables = []
+    for account, draw in _DRAWN:
+        rows = tally.accounts.get(account)
+        table = draw(rows) if rows else None
+        if table is not None and table.rows:
+            tables.append((account, table))
+    if "recording" in tally.accounts:  # a run's report draws its steps as bars
+        rows = [*tally.accounts.get("partial_steps", ()), *tally.accounts.get("time", ())]
+        table = step_table([row for row in rows if isinstance(row, TimeRow)])
+        tables.insert(1, ("time", table))
+    return tables
+
+
+def recording_table(rows: Sequence[TimeRow]) -> Table:
+    """Where the whole recording of each rank went."""
+    return Table(
+        title="Recordings",
+        note="span = compute + exposed communication + idle + copies alone; hidden is the part of "
+        "communication that compute overlaps",
+        columns=("rank", *_SHARES),
+        text_columns=0,
+        least_wanted=("copies", "busy", "overlap"),
+        rows=tuple((str(row.rank), *_shares(row)) for row in rows),
+    )
+
+
+_SHARES = ("span", "busy", "compute", "communication", "overlap", "exposed", "hidden", "idle",
+           "copies")  # fmt: skip
+
+
+def _shares(row: TimeRow) -> tuple[str, ...]:
+    times = (
+        *(row.span_ns, row.busy_ns, row.compute_ns),
+        *(row.communication_ns, row.overlap_ns, row.exposed_ns),
+    )
+    hidden = share(row.overlap_ns, row.communication_ns)
+    return (
+        *map(duration, times),
+        hidden if row.communication_ns else NOT_APPLICABLE,
+        duration(row.idle_ns),
+        duration(row.copies_ns),
+    )
+
+
+def group_table(rows: Sequence[TimeRow]) -> Table:
+    """Communication by process group: means over the ranks that are in it, and the worst of them.
+
+    A group of one name is another group for each of its members: ranks in words.
+    """
+    by_name: dict[tuple[str, str], list[tuple[int, GroupTime]]] = defaultdict(list)
+    for row in rows:
+        for group in row.groups:
+            by_name[group.group, group.axis or ""].append((row.rank, group))
+    ordered = sorted(by_name.items(), key=lambda pair: -sum(g.exposed_ns for _, g in pair[1]))
+    return Table(
+        title="Communication by process group",
+        note="over the whole recording, the mean of the ranks named; alone is exposed while no "
+        "other group communicates",
+        columns=(
+            *("group", "axis", "ranks", "most exposed", "size", "collectives"),
+            *("communication", "exposed", "alone", "hidden"),
+        ),
+        text_columns=4,
+        least_wanted=("most exposed", "size", "alone", "collectives", "ranks"),
+        rows=tuple(_group_line(name, axis, found) for (name, axis), found in ordered),
+    )
+
+
+def _group_line(name: str, axis: str, found: Sequence[tuple[int, GroupTime]]) -> tuple[str, ...]:
+    groups = [group for _, group in found]
+    sizes = {group.size for group in groups if group.size}
+    worst = max(found, key=lambda pair: pair[1].exposed_ns)
+
+    def mean(total_ns: int) -> str:
+        return duration(total_ns / len(groups))
+
+    communication_ns = sum(group.communication_ns for group in groups)
+    return (
+        printable(name),
+        printable(axis or NOTHING),
+        ranges(rank for rank, _ in found),
+        f"rank {worst[0]}: {duration(worst[1].exposed_ns)}" if len(found) > 1 else NOTHING,
+        ranges(sizes) if sizes else NOTHING,
+        f"{sum(group.instances for group in groups):,}",
+        mean(communication_ns),
+        mean(sum(group.exposed_ns for group in groups)),
+        mean(sum(group.exposed_alone_ns for group in groups)),
+        share(sum(group.overlap_ns for group in groups), communication_ns),
+    )
+
+
+def pair_table(rows: Sequence[TimeRow]) -> Table:
+    """Which groups communicate at the same time."""
+    pairs: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        for pair in row.pairs:
+            pairs[pair.groups] += pair.overlap_ns
+    return Table(
+        title="Groups that communicate at once",
+        note="sum over the ranks' recordings",
+        columns=("group", "and", "overlap"),
+        text_columns=2,
+        rows=tuple(
+            (printable(one), printable(other), duration(overlap_ns))
+            for (one, other), overlap_ns in sorted(pairs.items(), key=lambda pair: -pair[1])
+        ),
+    )
+
+
+def step_table(rows: Sequence[TimeRow]) -> Table:
+    """Each step over its ranks: the mean, and partial ones with what makes them so."""
+    by_step: dict[tuple[int, str], list[TimeRow]] = defaultdict(list)
+    for row in rows:
+        by_step[row.step, row.partial].append(row)
+    return Table(
+        title="Steps",
+        note="device time of the work launched in each step, the mean of the ranks named",
+        columns=("step", "ranks", "span", "compute", "communication", "exposed", "hidden", "idle"),
+        text_columns=2,
+        least_wanted=("communication",),
+        rows=tuple(
+            _step_line(step, partial, by_step[step, partial]) for step, partial in sorted(by_step)
+        ),
+    )
+
+
+def _step_line(step: int, partial: str, rows: Sequence[TimeRow]) -> tuple[str, ...]:
+    def mean(total_ns: int) -> str:
+        return duration(total_ns / len(rows))
+
+    communication_ns = sum(row.communication_ns for row in rows)
+    hidden = share(sum(row.overlap_ns for row in rows), communication_ns)
+    return (
+        printable(partial or str(step)),
+        ranges(row.rank for row in rows),
+        mean(sum(row.span_ns for row in rows)),
+        mean(sum(row.compute_ns for row in rows)),
+        mean(communication_ns),
+        mean(sum(row.exposed_ns for row in rows)),
+        hidden if communication_ns else NOT_APPLICABLE,
+        mean(sum(row.idle_ns for row in rows)),
+    )
+
+
+def gap_table(rows: Sequence[GapRow]) -> Table:
+    """What each device waited for while idle."""
+    return Table(
+        title="Idle time by what the device waited for",
+        note="host: the next launch was called after the device became idle; no work: the same, "
+        "after the host had waited for the device; dependency: queued behind other work; untold: "
+        "the launch, or a graph's kernels, are not in the recording",
+        columns=(
+            *("rank", "idle", "host", "communication", "dependency", "no work", "untold"),
+            *("CPU-bound", "kernels < 10 µs", "a graph could save"),
+        ),
+        text_columns=0,
+        least_wanted=("kernels < 10 µs", "no work"),
+        rows=tuple(
+            (
+                str(row.rank),
+                *map(
+                    duration,
+                    (
+                        *(row.idle_ns, row.host_ns, row.communication_ns),
+                        *(row.dependency_ns, row.no_work_ns, row.untold_ns),
+                    ),
+                ),
+                share(row.host_ns, row.span_ns),
+                share(row.short_kernels, row.kernels),
+                NOTHING if row.recoverable_ns is None else f"≤ {duration(row.recoverable_ns)}",
+            )
+            for row in rows
+        ),
+    )
+
+
+def family_table(rows: Sequence[FamilyRow]) -> Table:
+    """Kernels and copies by family."""
+    return Table(
+        title="Kernels by family",
+        note="summed durations over all ranks read: those of several streams count each",
+        columns=("family", "count", "in all", "share"),
+        text_columns=1,
+        rows=tuple(
+            (
+                printable(row.family),
+                f"{row.count:,}",
+                duration(row.total_ns),
+                f"{100 * row.share:.1f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def kernel_table(rows: Sequence[KernelRow]) -> Table:
+    """Kernels by name, the longest in all first."""
+    return Table(
+        title="Kernels",
+        note="over all ranks read; rates are of the runs whose shapes are told",
+        columns=(
+            *("kernel", "family", "dtype", "bound"),
+            *("count", "in all", "share", "median", "max", "FLOP/s", "FLOP/byte", "of peak"),
+            "of roof",
+        ),
+        text_columns=4,
+        least_wanted=(
+            *("max", "FLOP/byte", "dtype", "of roof", "of peak", "bound", "FLOP/s", "family"),
+        ),
+        rows=tuple(
+            (
+                short_kernel(row.name),
+                printable(row.family),
+                printable(row.dtype or NOTHING),
+                printable(row.bound or NOTHING),
+                f"{row.count:,}",
+                duration(row.total_ns),
+                f"{100 * row.share:.1f} %",
+                duration(row.median_ns),
+                duration(row.max_ns),
+                _or_nothing(row.flops_per_s, "FLOP/s"),
+                _or_nothing(row.intensity, ""),
+                _or_nothing(row.peak_share, "1"),
+                _or_nothing(row.roof_share, "1"),
+            )
+            for row in rows
+        ),
+    )
+
+
+def fusion_table(rows: Sequence[FusionRow]) -> Table:
+    """Chains of memory-bound kernels."""
+    return Table(
+        title="Fusion candidates",
+        note="memory-bound kernels that follow each other on a stream; saved: bytes between them "
+        "that one kernel would neither write nor read, where shapes tell",
+        columns=("chain", "kernels", "runs", "in all", "saved"),
+        text_columns=1,
+        rows=tuple(
+            (
+                _chain(row.chain),
+                f"{len(row.chain):,}",
+                f"{row.count:,}",
+                duration(row.total_ns),
+                _or_nothing(row.saved_bytes, "byte"),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _chain(names: Sequence[str]) -> str:
+    shown = " → ".join(short_kernel(name, 36) for name in names[:_NAMES_IN_CHAIN])
+    return shown + (" → …" if len(names) > _NAMES_IN_CHAIN else "")
+
+
+def contention_table(rows: Sequence[ContentionRow]) -> Table:
+    """Kernels measured under communication and alone."""
+    return Table(
+        title="Contention: the same kernels under communication and alone",
+        note="factor = median under communication / median alone, same name and launch shape",
+        columns=(
+            *("kernel", "launch shape", "rank", "under", "alone"),
+            *("median under", "median alone", "factor", "lengthened"),
+        ),
+        text_columns=2,
+        least_wanted=("median alone", "median under", "launch shape", "rank"),
+        rows=tuple(
+            (
+                short_kernel(row.name),
+                printable(row.launch_shape),
+                str(row.rank),
+                f"{row.overlapped:,}",
+                f"{row.alone:,}",
+                duration(row.overlapped_median_ns),
+                duration(row.alone_median_ns),
+                f"{row.factor:.3f}",
+                duration(row.lengthened_ns),
+            )
+            for row in rows
+        ),
+    )
+
+
+def net_gain_table(rows: Sequence[NetGainRow]) -> Table:
+    """What overlap was worth."""
+    return Table(
+        title="Net gain of overlap",
+        note="communication hidden − compute lengthened; measured on the part of overlapped "
+        "compute that runs both ways, of the rest the lengthening is not known",
+        columns=("rank", "hidden", "lengthened", "net gain", "factor", "measured on"),
+        text_columns=0,
+        rows=tuple(
+            (
+                str(row.rank),
+                duration(row.hidden_ns),
+                duration(row.lengthened_ns),
+                duration(row.net_gain_ns),
+                f"{row.factor:.3f}",
+                f"{100 * row.covered_share:.1f} %",
+            )
+            for row in rows
+        ),
+    )
+
+
+def trust_table(rows: Sequence[TrustRow]) -> Table:
+    """Tests that found something; those of several ranks that found the same are one line."""
+    same: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row in rows:
+        if row.verdict != "good":
+            key = (row.check, row.verdict, row.finding, row.affects or NOTHING)
+            same[key] += [row.rank] if row.rank is not None else []
+    checks = len({row.check for row in rows})
+    return Table(
+        title="Trust",
+        note=f"what {checks} tests of the recordings found; those not named found nothing",
+        columns=("test", "ranks", "verdict", "finding", "affects"),
+        text_columns=5,
+        least_wanted=(),
+        rows=tuple(
+            (printable(check), ranges(ranks) or "all", verdict, printable(finding), printable(what))
+            for (check, verdict, finding, what), ranks in same.items()
+        ),
+    )
+
+
+def _or_nothing(value: float | None, unit: str) -> str:
+    return NOTHING if value is None else quantity(value, unit)
+
+
+_DRAWN: tuple[tuple[str, Callable[[Sequence[Any]], Table]], ...] = (
+    ("recording", recording_table),
+    ("recording", group_table),
+    ("recording", pair_table),
+    ("gaps", gap_table),
+    ("net_gain", net_gain_table),
+    ("contention", contention_table),
+    ("kernel_families", family_table),
+    ("kernels", kernel_table),
+    ("fusion", fusion_table),
+    ("trust", trust_table),
+)
