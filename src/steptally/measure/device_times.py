@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from steptally.measure.overlap import device_row
+from steptally.measure.overlap import device_row, device_step_rows
 from steptally.measure.step_finding import FoundSteps
 from steptally.tally import TimeRow
 
@@ -37,15 +37,9 @@ def device_times(work: pl.DataFrame, found: FoundSteps, rank: int) -> RecordedTi
     recording = device_row(needed, rank=rank, step=WHOLE_RECORDING)
     if found.windows.is_empty():
         return RecordedTimes(recording=recording)
-    by_step = needed.drop_nulls("step").partition_by("step", as_dict=True)
-    steps = (
-        device_row(by_step[step,], rank=rank, step=step)
-        for step in found.windows["step"]
-        if (step,) in by_step
-    )
     return RecordedTimes(
         recording=recording,
-        steps=tuple(row for row in steps if row is not None),
+        steps=tuple(device_step_rows(needed, found.windows["step"].to_list(), rank=rank)),
         partial=tuple(_partial(needed.filter(pl.col("step").is_null()), found, rank)),
     )
 

@@ -7,6 +7,7 @@ import polars as pl
 
 from steptally.measure.gaps import Gaps, GapShares, find_gaps, gap_shares, host_synchronised
 from steptally.measure.launch_calls import (
+    graph_launches,
     is_graph_launch,
     launching_threads,
     uncapturable_calls,
@@ -49,7 +50,7 @@ def gap_row(
         kernels=len(kernels),
         short_kernels=int(short.sum()),
         short_kernels_ns=int(duration_ns[short].sum()),
-        graph_launches=len(launches.filter(is_graph_launch())),
+        graph_launches=len(graph_launches(launches)),
         unseen_replays=len(unseen_replays(work, launches)),
         recoverable_ns=_recoverable_ns(gaps, shares, work, launches) if is_told else None,
     )

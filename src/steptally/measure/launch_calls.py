@@ -23,9 +23,16 @@ def is_graph_launch() -> pl.Expr:
     return pl.col("launch_name").str.contains(_GRAPH)
 
 
+def graph_launches(launches: pl.DataFrame) -> pl.DataFrame:
+    """The calls that replay a graph."""
+    return launches.filter(_named(launches, _GRAPH))
+
+
 def unseen_replays(work: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """The graph launches of which no work of the device was recorded."""
-    replays = launches.filter(is_graph_launch())
+    replays = graph_launches(launches)
+    if replays.is_empty():
+        return replays
     return replays.join(work.select("correlation").unique(), on="correlation", how="anti")
 
 

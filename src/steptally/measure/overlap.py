@@ -7,56 +7,19 @@ the arithmetic is the same, so the two compare.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Sequence
 
 import polars as pl
 
-from steptally.tally import GroupPair, GroupTime, TimeRow
-from steptally.trace.intervals import (
-    EMPTY,
-    Intervals,
-    clip,
-    intersect,
-    merge,
-    subtract,
-    total,
-    unite,
-)
+from steptally.measure.shares import Activity, Lanes, RowOf, time_row, time_rows
+from steptally.tally import TimeRow
+from steptally.trace.intervals import EMPTY, Intervals, merge, subtract, unite
 from steptally.trace.schema import Trace
 from steptally.trace.steps import step_windows
 
 DEVICE_WORK = ("compute", "communication", "copy", "memset", "graph")
 # What an operator's thread does for a collective is no compute.
 _FOR_COLLECTIVES = ("wait", "issue", "collective")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """What one rank did, as interval sets in nanoseconds.
-
-    `communication` is by process group. `copies` are memory copies and memsets: busy time, but
-    neither compute nor communication. So are `graphs`, replays of whole CUDA graphs of which the
-    profiler does not show what they ran.
-    """
-
-    compute: Intervals
-    communication: Mapping[str, Intervals]
-    copies: Intervals
-    graphs: Intervals = field(default_factory=lambda: EMPTY)
-
-    def within(self, start_ns: int, end_ns: int) -> Activity:
-        """The part inside a window."""
-        return Activity(
-            compute=clip(self.compute, start_ns, end_ns),
-            communication={
-                group: clip(intervals, start_ns, end_ns)
-                for group, intervals in self.communication.items()
-            },
-            copies=clip(self.copies, start_ns, end_ns),
-            graphs=clip(self.graphs, start_ns, end_ns),
-        )
 
 
 def whole_time(trace: Trace) -> TimeRow | None:
@@ -72,7 +35,7 @@ def whole_time(trace: Trace) -> TimeRow | None:
         return None
     start, end = _span(work)
     activity = host_activity(trace.events)
-    instances = _instances(trace.events)
+    instances = _host_instances(trace.events)
     return time_row(activity, instances, start, end, rank=trace.rank or 0, step=0)
 
 
@@ -89,13 +52,12 @@ def step_times(trace: Trace) -> list[TimeRow]:
     by_step = {step: rows for (step,), rows in parts.items() if step is not None}
     rank = trace.rank or 0
     if trace.has_device:
-        recorded = [step for step in windows["step"] if step in by_step]
-        device_rows = [device_row(by_step[step], rank=rank, step=step) for step in recorded]
-        return [row for row in device_rows if row is not None]
+        work = trace.events.filter(pl.col("kind").is_in(DEVICE_WORK))
+        return device_step_rows(work, windows["step"].to_list(), rank=rank)
     activity = host_activity(trace.events)
     rows = []
     for step, start, end in windows.iter_rows():
-        instances = _instances(by_step[step]) if step in by_step else {}
+        instances = _host_instances(by_step[step]) if step in by_step else {}
         own = activity.within(start, end)
         rows.append(time_row(own, instances, start, end, rank=rank, step=step))
     return rows
@@ -132,83 +94,65 @@ def device_activity(events: pl.DataFrame) -> Activity:
     )
 
 
-def time_row(
-    activity: Activity,
-    instances: Mapping[str, int],
-    start_ns: int,
-    end_ns: int,
-    *,
-    rank: int,
-    step: int,
-) -> TimeRow:
-    """The shares of the span from `start_ns` to `end_ns`; `instances` counts collectives by group.
-
-    busy + idle = span, and compute + exposed + (copies and graphs alone) + idle = span.
-    """
-    communication = unite(*activity.communication.values())
-    overlap_ns = total(intersect(communication, activity.compute))
-    busy_ns = total(unite(communication, activity.compute, activity.copies, activity.graphs))
-    return TimeRow(
-        rank=rank,
-        step=step,
-        span_ns=end_ns - start_ns,
-        busy_ns=busy_ns,
-        compute_ns=total(activity.compute),
-        communication_ns=total(communication),
-        overlap_ns=overlap_ns,
-        exposed_ns=total(communication) - overlap_ns,
-        idle_ns=end_ns - start_ns - busy_ns,
-        groups=tuple(
-            _group_time(activity, group, instances.get(group, 0))
-            for group in sorted(activity.communication)
-            if activity.communication[group].size
-        ),
-        copies_ns=total(activity.copies),
-        copies_overlap_ns=total(intersect(communication, activity.copies)),
-        graph_ns=total(activity.graphs),
-        pairs=_pairs(activity.communication),
-    )
-
-
-def _pairs(communication: Mapping[str, Intervals]) -> tuple[GroupPair, ...]:
-    """The groups that communicate at the same time, with how long they do."""
-    return tuple(
-        GroupPair(groups=(one, other), overlap_ns=overlap_ns)
-        for one, other in combinations(sorted(communication), 2)
-        if (overlap_ns := total(intersect(communication[one], communication[other])))
-    )
-
-
-def _group_time(activity: Activity, group: str, instances: int) -> GroupTime:
-    own = activity.communication[group]
-    others = unite(*(times for name, times in activity.communication.items() if name != group))
-    exposed = subtract(own, activity.compute)
-    return GroupTime(
-        group=group,
-        instances=instances,
-        communication_ns=total(own),
-        overlap_ns=total(own) - total(exposed),
-        exposed_ns=total(exposed),
-        exposed_alone_ns=total(subtract(exposed, others)),
-    )
-
-
 def device_row(events: pl.DataFrame, *, rank: int, step: int) -> TimeRow | None:
     """The shares of a device's time over these events; None where it did no work."""
     work = events.filter(pl.col("kind").is_in(DEVICE_WORK))
     if work.is_empty():
         return None
-    start, end = _span(work)
-    return time_row(device_activity(work), _instances(work), start, end, rank=rank, step=step)
+    whole = work.with_columns(lane=pl.lit(0, dtype=pl.Int64))
+    return device_rows(whole, rank=rank, steps=[step])[0]
 
 
-def _instances(events: pl.DataFrame) -> dict[str, int]:
-    """The number of collectives by group: several transfers of one collective are one."""
+def device_step_rows(work: pl.DataFrame, steps: Sequence[int], *, rank: int) -> list[TimeRow]:
+    """One row for each of `steps`, in this order, that has work (columns `step` and the kind's)."""
+    present = set(work["step"].drop_nulls().unique())
+    recorded = [step for step in steps if step in present]
+    if not recorded:
+        return []
+    lanes = {step: lane for lane, step in enumerate(recorded)}
+    placed = work.filter(pl.col("step").is_in(recorded)).with_columns(
+        lane=pl.col("step").replace_strict(lanes, return_dtype=pl.Int64)
+    )
+    return device_rows(placed, rank=rank, steps=recorded)
+
+
+def device_rows(work: pl.DataFrame, *, rank: int, steps: Sequence[int]) -> list[TimeRow]:
+    """The shares of several rows of a device's work: column `lane` is the place in `steps`.
+
+    Every step has work.
+    """
+    spans = work.group_by("lane").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    spans = spans.sort("lane")
+    origin = int(spans["start_ns"].to_numpy().min())
+    width = int(spans["end_ns"].to_numpy().max()) - origin + 1
+    moved = work.with_columns(
+        pl.col("start_ns", "end_ns") - origin + pl.col("lane") * width,
+    )
+    instances = _instances(work)
+    rows = [
+        RowOf(rank=rank, step=step, span_ns=end - start, instances=instances.get(lane, {}))
+        for step, (lane, start, end) in zip(steps, spans.iter_rows(), strict=True)
+    ]
+    return time_rows(device_activity(moved), rows, Lanes(count=len(rows), width_ns=width))
+
+
+def _instances(events: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """The number of collectives by lane and group: several transfers of one collective are one."""
     moving = events.with_row_index("row").filter(
         pl.col("kind").is_in(("communication", "transfer"))
     )
-    each_once = moving.unique([pl.coalesce("collective", -1 - pl.col("row").cast(pl.Int64))])
-    return dict(each_once.group_by("group").len().iter_rows())
+    each_once = moving.unique(
+        ["lane", pl.coalesce("collective", -1 - pl.col("row").cast(pl.Int64))]
+    )
+    counts: dict[int, dict[str, int]] = {}
+    for lane, group, count in each_once.group_by("lane", "group").len().iter_rows():
+        counts.setdefault(lane, {})[group] = count
+    return counts
+
+
+def _host_instances(events: pl.DataFrame) -> dict[str, int]:
+    """The number of collectives by group, of one row."""
+    return _instances(events.with_columns(lane=pl.lit(0, dtype=pl.Int64))).get(0, {})
 
 
 def _span(events: pl.DataFrame) -> tuple[int, int]:

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import polars as pl
 
-from steptally.measure.launch_calls import is_graph_launch, unseen_replays, working_calls
+from steptally.measure.launch_calls import (
+    graph_launches,
+    is_graph_launch,
+    unseen_replays,
+    working_calls,
+)
 from steptally.tally import GapRow, TimeRow, TrustRow
 from steptally.trace.intervals import merge, total
 from steptally.trace.schema import Trace
@@ -211,7 +216,7 @@ def _replays(
     work: pl.DataFrame, launches: pl.DataFrame, gaps: GapRow | None, rank: int
 ) -> TrustRow:
     """Replays of graphs: their kernels may be missing, so that idle time is not what it seems."""
-    replays = launches.filter(is_graph_launch())
+    replays = graph_launches(launches)
     unseen = len(unseen_replays(work, launches))
     untold_ns = gaps.untold_ns if gaps and len(replays) else 0
     silent = untold_ns > 0 or unseen > 0
