@@ -38,10 +38,10 @@ def contention(work: pl.DataFrame, rank: int) -> Contention:
     kernels = work.filter((pl.col("kind") == "compute") & pl.col("family").is_in(COMPARED))
     if not communication.size or kernels.is_empty():
         missing = "communication" if not communication.size else "GEMM or attention kernel"
-        return Contention(refusal=f"contention: not applicable, rank {rank} has no {missing}")
+        return Contention(refusal=f"contention: not applicable, there is no {missing}")
     if kernels["launch_shape"].null_count() == len(kernels):
         return Contention(
-            refusal=f"contention: the trace of rank {rank} does not tell kernels' grids, so that "
+            refusal="contention: the trace does not tell kernels' grids, so that "
             "kernels of one name may do different work"
         )
     touched_ns = covered_ns(communication, kernels["end_ns"].to_numpy()) - covered_ns(
@@ -54,7 +54,7 @@ def contention(work: pl.DataFrame, rank: int) -> Contention:
     measured = _measured_both_ways(timed)
     if measured.is_empty():
         return Contention(
-            refusal=f"contention: rank {rank} has no kernel and launch shape with "
+            refusal="contention: no kernel and launch shape has "
             f"{FEWEST_RUNS} runs under communication and {FEWEST_RUNS} alone; record more steps"
         )
     rows = tuple(

@@ -34,23 +34,7 @@ def kernel_shapes(trace: Trace, work: pl.DataFrame, families: pl.Series) -> pl.D
     nothing = pl.DataFrame({name: [None] * len(work) for name in _SHAPES}, schema=_SHAPES)
     if operators.is_empty():
         return nothing
-    kernels = (
-        work.with_row_index("row")
-        .with_columns(family=families)
-        .filter((pl.col("kind") == "compute") & pl.col("launch_start_ns").is_not_null())
-    )
-    linked = (
-        kernels.select(
-            "row", "family", "thread", "launch_start_ns",
-            duration_ns=pl.col("end_ns") - pl.col("start_ns"),
-        )
-        .sort("launch_start_ns")
-        .join_asof(
-            operators.sort("start_ns"), left_on="launch_start_ns", right_on="start_ns",
-            by="thread", strategy="backward", check_sortedness=False,
-        )
-        .filter(pl.col("launch_start_ns") < pl.col("end_ns"))
-    )  # fmt: skip
+    linked = launching_operators(work.with_columns(family=families), operators)
     multiplying = linked.filter(pl.col("family").is_in(MULTIPLYING))
     # A library's own names tell nothing: an operator without a known kernel has it among others.
     nameless = linked.filter(pl.col("family") == "other").join(
@@ -71,6 +55,32 @@ def kernel_shapes(trace: Trace, work: pl.DataFrame, families: pl.Series) -> pl.D
     )
     rows = pl.DataFrame({"row": pl.arange(len(work), eager=True, dtype=pl.UInt32)})
     return rows.join(divided, on="row", how="left", maintain_order="left").drop("row")
+
+
+def launching_operators(work: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of `work` that one of `operators` launched, with its columns.
+
+    `row` is the place in `work`, `duration_ns` the kernel's. Of operators (thread, start_ns,
+    end_ns, …) around a launch the one that began last is taken; a kernel after it ended has none.
+    """
+    kernels = (
+        work.with_row_index("row")
+        .filter((pl.col("kind") == "compute") & pl.col("launch_start_ns").is_not_null())
+        .with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    )
+    return (
+        kernels.select("row", "family", "thread", "launch_start_ns", "duration_ns")
+        .sort("launch_start_ns")
+        .join_asof(
+            operators.sort("start_ns"),
+            left_on="launch_start_ns",
+            right_on="start_ns",
+            by="thread",
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .filter(pl.col("launch_start_ns") < pl.col("end_ns"))
+    )
 
 
 def _products(trace: Trace) -> pl.DataFrame:

@@ -57,7 +57,7 @@ class TraceAccount:
     fusion: tuple[FusionRow, ...] = ()
     contention: Contention = field(default_factory=Contention)
     trust: tuple[TrustRow, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # without the rank, so that equal ones of ranks are one
 
 
 def account_for_trace(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
@@ -88,8 +88,8 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
         gaps=gaps,
         kernels=tuple(kernel_rows(shaped, rank)),
         families=tuple(family_rows(work, rank)),
-        fusion=tuple(fusion_rows(work, rank)),
-        contention=contention(work, rank),
+        fusion=tuple(fusion_rows(trace, work, rank)),
+        contention=contention(shaped, rank),
         trust=(
             *file_trust(trace, rank),
             *device_trust(work, launches, times.recording, gaps, rank),
@@ -104,7 +104,7 @@ def _of_host(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
     steps = "ProfilerStep annotations" if times.steps else "none"
     warnings: tuple[str, ...] = ()
     if times.recording is None:
-        warnings = (f"{trace.source}: rank {rank} recorded no work that can be accounted for",)
+        warnings = ("no work was recorded that can be accounted for",)
     return TraceAccount(
         rank=rank,
         source=_source(trace, rank, 0, steps),
@@ -126,7 +126,7 @@ def _selected(
         return chosen, []
     recorded = number_ranges(found.windows["step"])
     there = f"its steps are {recorded}" if recorded else "no steps are known in it"
-    why = f"{trace.source}: --steps {first}-{last} selects nothing, {there}; all of it is shown"
+    why = f"--steps {first}-{last} selects nothing, {there}; all of it is shown"
     return work, [why]
 
 
@@ -174,4 +174,4 @@ def _unattributed(trace: Trace) -> list[str]:
         why = "the trace names no process groups (newer versions of PyTorch write them)"
     else:
         why = "their events carry no group, and nothing else tells it"
-    return [f"{trace.source}: {len(lost):,} of its collectives are unattributed: {why}"]
+    return [f"{len(lost):,} collectives are unattributed: {why}"]

@@ -62,7 +62,8 @@ def _rows(accounts: Sequence[TraceAccount]) -> tuple[list[TimeRow], str]:
     steps = [row for account in accounts for row in account.times.steps]
     ranks = f"{len(accounts)} rank{'s' * (len(accounts) != 1)}"
     if steps:
-        return steps, f"the steps {number_ranges(row.step for row in steps)} of {ranks}"
+        numbers = {row.step for row in steps}
+        return steps, f"step{'s' * (len(numbers) > 1)} {number_ranges(numbers)} of {ranks}"
     whole = [row for account in accounts if (row := account.times.recording) is not None]
     return whole, f"the recordings of {ranks}"
 

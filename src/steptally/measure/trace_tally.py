@@ -6,7 +6,8 @@ Ranks are added one by one as they are measured, in any order; what is kept of e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from steptally.measure.kernels import on_device
 from steptally.measure.trace_account import TraceAccount
 from steptally.measure.trace_figures import trace_figures
 from steptally.measure.trust import subset_trust
+from steptally.measure.wording import number_ranges
 from steptally.tally import FamilyRow, FusionRow, Row, Tally
 
 NOT_APPLICABLE = "not applicable"
@@ -85,8 +87,15 @@ def trace_tally(
         job=dict(job or {}),
         summary=figures.figures,
         accounts={name: found for name, found in rows.items() if found},
-        warnings=[*warnings, *_told_once(accounts), *figures.warnings],
-        refusals=[*figures.refusals, *_contention_refusals(accounts), *refusals],
+        warnings=[
+            *warnings,
+            *_by_ranks((one.rank, text) for one in accounts for text in one.warnings),
+        ],
+        refusals=[
+            *figures.refusals,
+            *_by_ranks((one.rank, why) for one in accounts if (why := one.contention.refusal)),
+            *refusals,
+        ],
     )
 
 
@@ -147,10 +156,9 @@ def _shared(families: Mapping[str, FamilyRow]) -> list[FamilyRow]:
     return sorted(rows, key=lambda row: (-row.total_ns, row.family))
 
 
-def _told_once(accounts: Sequence[TraceAccount]) -> list[str]:
-    """Every warning; of one that many ranks give, the first and a count."""
-    return list(dict.fromkeys(text for account in accounts for text in account.warnings))
-
-
-def _contention_refusals(accounts: Sequence[TraceAccount]) -> list[str]:
-    return [account.contention.refusal for account in accounts if account.contention.refusal]
+def _by_ranks(told: Iterable[tuple[int, str]]) -> list[str]:
+    """Sentences with the ranks that they are of; what several ranks say is said once."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for rank, text in told:
+        ranks[text].append(rank)
+    return [f"rank {number_ranges(of)}: {text}" for text, of in ranks.items()]

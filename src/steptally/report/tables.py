@@ -306,7 +306,7 @@ def _shortened(table: Table, most_rows: int) -> Table:
         table,
         rows=table.rows[:most_rows],
         headings=table.headings[:most_rows],
-        left_out=max(0, len(table.rows) - most_rows),
+        left_out=table.left_out + max(0, len(table.rows) - most_rows),
     )
 
 
