@@ -1,8 +1,9 @@
 """What communication costs the compute that hides it: the same kernels overlapped and alone.
 
-Kernels compared have the same name and launch shape, so that they do the same work. The contention
-factor is the median duration under communication over the median alone; the net gain of overlap is
-the communication hidden less the time by which compute became longer. See docs/formulas/overlap.md.
+Kernels compared have the same name, launch shape and, where the operator's shapes are recorded,
+FLOPs, so that they do the same work. The contention factor is the median duration under
+communication over the median alone; the net gain of overlap is the communication hidden less the
+time by which compute became longer. See docs/formulas/overlap.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ COMPARED = ("gemm", "attention")
 FEWEST_RUNS = 5
 # A kernel counts as overlapped when communication runs for at least this part of it.
 OVERLAPPED = 0.9
+_SAME_WORK = ("name", "launch_shape", "operator_flops")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Contention:
 
 
 def contention(work: pl.DataFrame, rank: int) -> Contention:
-    """Compare a rank's kernels; `work` has the column `family`."""
+    """Compare a rank's kernels; `work` has the columns `family` and `operator_flops`."""
     communication = _merged(work.filter(pl.col("kind") == "communication"))
     kernels = work.filter((pl.col("kind") == "compute") & pl.col("family").is_in(COMPARED))
     if not communication.size or kernels.is_empty():
@@ -48,7 +50,7 @@ def contention(work: pl.DataFrame, rank: int) -> Contention:
         communication, kernels["start_ns"].to_numpy()
     )
     timed = kernels.select(
-        "name", "launch_shape", "start_ns", "end_ns",
+        *_SAME_WORK, "start_ns", "end_ns",
         duration_ns=pl.col("end_ns") - pl.col("start_ns"), touched_ns=pl.Series(touched_ns),
     ).drop_nulls("launch_shape")  # fmt: skip
     measured = _measured_both_ways(timed)
@@ -71,7 +73,7 @@ def _measured_both_ways(timed: pl.DataFrame) -> pl.DataFrame:
     alone = touched == 0
     alone_median = duration.filter(alone).median()
     return (
-        timed.group_by("name", "launch_shape")
+        timed.group_by(_SAME_WORK)
         .agg(
             overlapped=overlapped.sum(),
             alone=alone.sum(),
@@ -87,7 +89,7 @@ def _measured_both_ways(timed: pl.DataFrame) -> pl.DataFrame:
             & (pl.col("alone") >= FEWEST_RUNS)
             & (pl.col("alone_median_ns") > 0)
         )
-        .sort(pl.col("lengthened_ns").neg(), "name", "launch_shape")
+        .sort(pl.col("lengthened_ns").neg(), *_SAME_WORK)
     )
 
 
@@ -101,9 +103,11 @@ def _net_gain(
     communication = _merged(work.filter(pl.col("kind") == "communication"))
     compute = _merged(work.filter(pl.col("kind") == "compute"))
     hidden = intersect(communication, compute)
-    keys = measured.select("name", "launch_shape")
+    keys = measured.select(_SAME_WORK)
     compared = _merged(
-        timed.filter(pl.col("touched_ns") > 0).join(keys, on=["name", "launch_shape"], how="semi")
+        timed.filter(pl.col("touched_ns") > 0).join(
+            keys, on=_SAME_WORK, how="semi", nulls_equal=True
+        )
     )
     under = sum(row.overlapped * row.overlapped_median_ns for row in rows)
     without = sum(row.overlapped * row.alone_median_ns for row in rows)

@@ -19,19 +19,20 @@ from steptally.trace.schema import Trace
 # Kernels that multiply: an operator's others (reductions of split-K, transposes) do not.
 MULTIPLYING = ("gemm", "attention")
 _SHAPES = {"flops": pl.Int64, "bytes": pl.Int64, "dtype": pl.String}
+_COLUMNS = {**_SHAPES, "operator_flops": pl.Int64}
 # Beyond what int64 holds no single operator's products are real.
 _MOST_FLOPS = 2**62
 
 
 def kernel_shapes(trace: Trace, work: pl.DataFrame, families: pl.Series) -> pl.DataFrame:
-    """`flops`, `bytes` and `dtype` of each row of `work`; null where no shape tells them.
+    """`flops`, `bytes`, `dtype` of each row of `work`, and its operator's flops; null where untold.
 
     `families` has the family of each row. Where several kernels of an operator may multiply, its
     products are divided among them in proportion to their durations, so that each has the
     operator's rate.
     """
     operators = _products(trace)
-    nothing = pl.DataFrame({name: [None] * len(work) for name in _SHAPES}, schema=_SHAPES)
+    nothing = pl.DataFrame({name: [None] * len(work) for name in _COLUMNS}, schema=_COLUMNS)
     if operators.is_empty():
         return nothing
     linked = launching_operators(work.with_columns(family=families), operators)
@@ -52,6 +53,7 @@ def kernel_shapes(trace: Trace, work: pl.DataFrame, families: pl.Series) -> pl.D
             for name in ("flops", "bytes")
         ),
         "dtype",
+        operator_flops="flops",
     )
     rows = pl.DataFrame({"row": pl.arange(len(work), eager=True, dtype=pl.UInt32)})
     return rows.join(divided, on="row", how="left", maintain_order="left").drop("row")

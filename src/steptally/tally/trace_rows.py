@@ -173,7 +173,7 @@ class FusionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionRow:
-    """One kernel, launch shape and (where told) FLOPs, run under communication and alone.
+    """One kernel, launch shape and operator (by its FLOPs), run under communication and alone.
 
     `factor` = `overlapped_median_ns` / `alone_median_ns`; `lengthened_ns` is what all runs that
     communication touches took beyond the median of those alone.
@@ -188,7 +188,7 @@ class ContentionRow:
     alone_median_ns: float
     factor: float
     lengthened_ns: int
-    flops: int | None = None
+    operator_flops: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
