@@ -175,6 +175,13 @@ def test_an_unknown_category_is_reported_not_dropped_silently(read):
     assert "'quantum_kernel'" in warning
 
 
+def test_kernels_named_like_communication_that_no_rule_knows_are_reported(read):
+    trace = read([{**KERNEL, "name": "my_lab::fast_all_to_all_v3"}, KERNEL])
+    (warning,) = trace.warnings
+    assert "1 kernels of 0.010 ms" in warning
+    assert "'my_lab::fast_all_to_all_v3'" in warning
+
+
 def test_process_groups_are_those_of_distributed_info(read):
     configuration = [{"pg_name": "3", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}]
     trace = read([KERNEL], distributedInfo={"rank": 0, "pg_config": configuration})

@@ -12,44 +12,39 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from steptally.errors import InputError
+from steptally.trace.checks import suspect_kernels
 from steptally.trace.gloo import attribute_transfers
+from steptally.trace.kinds import Rules, load_rules
 from steptally.trace.kineto_blocks import read_blocks
 from steptally.trace.kineto_columns import Columns
 from steptally.trace.kineto_events import DecodedFile
-from steptally.trace.schema import (
-    COLLECTIVES,
-    EVENTS,
-    OPERATORS,
-    UNATTRIBUTED,
-    Loss,
-    ProcessGroup,
-    Trace,
-)
-from steptally.trace.steps import assign_steps
+from steptally.trace.kineto_frames import collective_frame, event_frame, operator_frame
+from steptally.trace.kineto_names import Names
+from steptally.trace.schema import Loss, ProcessGroup, Trace
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
 
 
-def read_kineto(path: Path, rank: int | None = None) -> Trace:
+def read_kineto(path: Path, rank: int | None = None, rules: Rules | None = None) -> Trace:
     """The trace in `path`; its rank is `rank`, or what the file says, or what its name says.
 
-    Raises `InputError` where the file cannot be read or is no Kineto trace.
+    `rules` tell the kinds of events, steptally's own by default. Raises `InputError` where the
+    file cannot be read or is no Kineto trace.
     """
     losses: list[Loss] = []
-    decoded = DecodedFile(blocks=read_blocks(path, losses), losses=losses)
-    columns = Columns()
+    decoded = DecodedFile(blocks=read_blocks(path, losses))
+    rules = rules or load_rules()
+    columns = Columns(names=Names(rules))
     with _collector_paused():
         for block in decoded.events():
             columns.add(block)
-    losses.extend(columns.losses())
+    losses += [*decoded.losses(), *columns.losses()]
     distributed = decoded.info.distributed
     about = distributed if isinstance(distributed, dict) else {}
     stated_rank = _integer(about.get("rank"))
@@ -61,9 +56,8 @@ def read_kineto(path: Path, rank: int | None = None) -> Trace:
             f"{path} is damaged beyond use: no event could be read ({losses[0].sentence()}). "
             "Export or copy it again."
         )
-    collectives = _frame(columns.collectives, COLLECTIVES)
-    operators = _frame(columns.operators, OPERATORS)
-    events = _complete(columns.events(base_ns), collectives, rank)
+    collectives, operators = collective_frame(columns), operator_frame(columns)
+    events = event_frame(columns, collectives, base_ns, rank)
     return Trace(
         source=path,
         rank=rank,
@@ -74,32 +68,11 @@ def read_kineto(path: Path, rank: int | None = None) -> Trace:
         collectives=collectives,
         operators=operators,
         losses=tuple(losses),
-        warnings=tuple(_warnings(path, columns, rank, stated_rank)),
+        warnings=(
+            *_warnings(path, columns, rank, stated_rank),
+            *suspect_kernels(path, events, rules),
+        ),
     )
-
-
-def group_label(name: str | None, description: str | None) -> str:
-    """What a process group is called: by its own description (Megatron's name), else its number."""
-    if description and description != "undefined":
-        return description
-    return f"process group {name}" if name else UNATTRIBUTED
-
-
-def _complete(events: pl.DataFrame, collectives: pl.DataFrame, rank: int | None) -> pl.DataFrame:
-    """Add rank, group and step, and put the columns in the schema's order."""
-    names = zip(collectives["group_name"], collectives["group_description"], strict=True)
-    labels = [group_label(name, description) for name, description in names]
-    communicates = events["kind"].is_in(("communication", "transfer"))
-    group = pl.repeat(None, len(events), dtype=pl.String, eager=True)
-    group = group.set(communicates, UNATTRIBUTED).scatter(collectives["event"], labels)
-    row = pl.repeat(None, len(events), dtype=pl.Int64, eager=True)
-    row = row.scatter(collectives["event"], range(len(collectives)))
-    events = events.with_columns(group.alias("group"), row.alias("collective"), rank=pl.lit(rank))
-    return assign_steps(events).select(pl.col(n).cast(t) for n, t in EVENTS.items())
-
-
-def _frame(rows: list[tuple[Any, ...]], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=dict(schema), orient="row")
 
 
 def _process_groups(configuration: Any) -> tuple[ProcessGroup, ...]:

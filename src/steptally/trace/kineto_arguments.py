@@ -1,66 +1,52 @@
-"""Decodes the arguments of events: only of those whose kind has any that matter, all at once."""
+"""Reads arguments that are not of the types Kineto writes: field by field, keeping what can be."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
-from steptally.trace.kinds import keeps_arguments
-from steptally.trace.kineto_format import (
-    CollectiveArguments,
-    DeviceArguments,
-    LaunchArguments,
-    OperatorArguments,
-)
-from steptally.trace.schema import DEVICE_KINDS
+from steptally.trace.kineto_format import Arguments, Event
 
-READERS: tuple[type[msgspec.Struct], ...] = (
-    LaunchArguments,
-    DeviceArguments,
-    CollectiveArguments,
-    OperatorArguments,
-)
-NO_READER = -1
-
-_ONE = {struct: msgspec.json.Decoder(struct, strict=False) for struct in READERS}
-_ALL = {
-    struct: msgspec.json.Decoder(list[struct], strict=False)  # type: ignore[valid-type]
-    for struct in READERS
+_LAX = msgspec.json.Decoder(Arguments, strict=False)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TYPES = get_type_hints(Arguments)
+_READERS = {
+    field.encode_name: (field.name, msgspec.json.Decoder(_TYPES[field.name], strict=False))
+    for field in msgspec.structs.fields(Arguments)
 }
-_UNREADABLE = (msgspec.MsgspecError, RecursionError)
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
-def reader_of(kind: str, name: str) -> int:
-    """Which of `READERS` reads such an event's arguments; `NO_READER` if they are of no use."""
-    if kind == "launch":
-        return READERS.index(LaunchArguments)
-    if kind in DEVICE_KINDS:
-        return READERS.index(DeviceArguments)
-    if kind == "collective":
-        return READERS.index(CollectiveArguments)
-    if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
-        return READERS.index(OperatorArguments)
-    return NO_READER
+def read_arguments(events: Sequence[Event]) -> int:
+    """Put `Arguments` in place of the JSON texts that the events have; how many lost a field."""
+    bad = 0
+    for event in events:
+        arguments, whole = _read(event.args)
+        event.args = arguments
+        bad += not whole
+    return bad
 
 
-def decode_arguments(
-    texts: Sequence[msgspec.Raw], struct: type[msgspec.Struct]
-) -> tuple[list[Any], int]:
-    """The arguments of events of one kind, and how many were of the wrong type (and are empty).
-
-    Decoded in one call, since a call for each would take most of a file's time.
-    """
+def _read(text: Any) -> tuple[Arguments | None, bool]:
+    """The arguments as far as they are readable, and whether that is all of them."""
+    if text is None:
+        return None, True
     try:
-        return _ALL[struct].decode(b"[" + b",".join(texts) + b"]"), 0
+        return _LAX.decode(text), True
     except _UNREADABLE:
-        alone = [_decode_one(text, struct) for text in texts]
-        return [struct() if one is None else one for one in alone], alone.count(None)
-
-
-def _decode_one(text: msgspec.Raw, struct: type[msgspec.Struct]) -> Any:
+        pass
     try:
-        return _ONE[struct].decode(text)
+        fields = _FIELDS.decode(text)
     except _UNREADABLE:
-        return None
+        return None, False
+    found = {}
+    whole = True
+    for spelled in fields.keys() & _READERS.keys():
+        name, decoder = _READERS[spelled]
+        try:
+            found[name] = decoder.decode(fields[spelled])
+        except _UNREADABLE:
+            whole = False
+    return Arguments(**found), whole

@@ -1,8 +1,8 @@
 """The shape of Kineto's JSON, as typed structs that msgspec decodes at hundreds of MB/s.
 
 Only what steptally uses is named; everything else is skipped by the parser. Field names follow
-the file. `Record function` arguments of collectives are NCCL's (torch/csrc/profiler/util.h), which
-steptally's recorder also writes.
+the file. Arguments of collectives are NCCL's (torch/csrc/profiler/util.h), which steptally's
+recorder also writes; `graph id` is Kineto's of 2026 (pytorch/kineto PR 1276).
 """
 
 from __future__ import annotations
@@ -11,28 +11,68 @@ from typing import Any
 
 import msgspec
 
+NO_TEXT = msgspec.Raw(b"")
 NO_ARGUMENTS = msgspec.Raw(b"{}")
-ABSENT = msgspec.Raw(b"")
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """What any kind of event may tell beside its times.
+
+    One struct for all kinds, so that a block is decoded in one call; in the order of Kineto's
+    kernels, then of operators, then of collectives.
+    """
+
+    device: int | str | None = None
+    stream: int | str | None = None
+    correlation: int | None = None
+    grid: msgspec.Raw = NO_TEXT
+    block: msgspec.Raw = NO_TEXT
+    bytes: int | None = None
+    graph: int | None = msgspec.field(name="graph id", default=None)
+    sequence: int | None = msgspec.field(name="Sequence number", default=None)
+    forward_thread: int | None = msgspec.field(name="Fwd thread id", default=None)
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_TEXT)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=NO_TEXT)
+    dimensions: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_TEXT)
+    collective: str | None = msgspec.field(name="Collective name", default=None)
+    elements_in: int | None = msgspec.field(name="In msg nelems", default=None)
+    elements_out: int | None = msgspec.field(name="Out msg nelems", default=None)
+    group_size: int | None = msgspec.field(name="Group size", default=None)
+    dtype: str | None = None
+    group_name: str | int | None = msgspec.field(name="Process Group Name", default=None)
+    group_description: str | None = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: str | list[int] | None = msgspec.field(name="Process Group Ranks", default=None)
+    bytes_in: int | None = msgspec.field(name="In msg bytes", default=None)
+    bytes_out: int | None = msgspec.field(name="Out msg bytes", default=None)
+    group_sequence: int | None = msgspec.field(name="Seq", default=None)
+    source_rank: int | None = msgspec.field(name="Src Rank", default=None)
+    destination_rank: int | None = msgspec.field(name="Dst Rank", default=None)
 
 
 class Event(msgspec.Struct, gc=False):
     """One trace event; times in microseconds, as numbers or text, as the file has them."""
 
     ph: str = ""
-    name: str = ""
     cat: str | None = None
-    ts: int | float | str | None = None
-    dur: int | float | str | None = None
+    name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    args: msgspec.Raw = NO_ARGUMENTS
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    args: Arguments | None = None
 
 
 class ExactEvent(Event, gc=False):
-    """An event whose decimal times are to be decoded by `float_hook=str`, losing no digit."""
+    """An event whose start is to be decoded by `float_hook=str`, losing no digit."""
 
     ts: Any = None
-    dur: Any = None
+
+
+class LooseEvent(Event, gc=False):
+    """An event of which some arguments have unusual types: they are read one by one."""
+
+    ts: Any = None
+    args: msgspec.Raw = NO_ARGUMENTS  # type: ignore[assignment]
 
 
 class FileInfo(msgspec.Struct, gc=False):
@@ -49,52 +89,12 @@ class Document(FileInfo, gc=False):
 
 
 class ExactDocument(FileInfo, gc=False):
-    """A whole file whose decimal times are kept as text."""
+    """A whole file whose decimal starts are kept as text."""
 
     events: list[ExactEvent] = msgspec.field(name="traceEvents", default_factory=list)
 
 
-class LaunchArguments(msgspec.Struct, gc=False):
-    """Of a call of the device's runtime."""
+class LooseDocument(FileInfo, gc=False):
+    """A whole file whose arguments are kept as text."""
 
-    correlation: int | None = None
-
-
-class CollectiveArguments(msgspec.Struct, gc=False):
-    """Of a collective: NCCL's kernels, and the recorder's tags for any backend."""
-
-    collective: str | None = msgspec.field(name="Collective name", default=None)
-    group_name: str | int | None = msgspec.field(name="Process Group Name", default=None)
-    group_description: str | None = msgspec.field(name="Process Group Description", default=None)
-    group_ranks: str | list[int] | None = msgspec.field(name="Process Group Ranks", default=None)
-    group_size: int | None = msgspec.field(name="Group size", default=None)
-    elements_in: int | None = msgspec.field(name="In msg nelems", default=None)
-    elements_out: int | None = msgspec.field(name="Out msg nelems", default=None)
-    bytes_in: int | None = msgspec.field(name="In msg bytes", default=None)
-    bytes_out: int | None = msgspec.field(name="Out msg bytes", default=None)
-    dtype: str | None = None
-    sequence: int | None = msgspec.field(name="Seq", default=None)
-    source_rank: int | None = msgspec.field(name="Src Rank", default=None)
-    destination_rank: int | None = msgspec.field(name="Dst Rank", default=None)
-
-
-class DeviceArguments(CollectiveArguments, gc=False):
-    """Of a kernel, copy or memset."""
-
-    device: int | str | None = None
-    stream: int | str | None = None
-    correlation: int | None = None
-    bytes: int | None = None
-    graph: int | None = msgspec.field(name="graph id", default=None)
-    grid: msgspec.Raw = ABSENT
-    block: msgspec.Raw = ABSENT
-
-
-class OperatorArguments(msgspec.Struct, gc=False):
-    """Of an operator recorded with shapes."""
-
-    dimensions: msgspec.Raw = msgspec.field(name="Input Dims", default=ABSENT)
-    types: msgspec.Raw = msgspec.field(name="Input type", default=ABSENT)
-    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=ABSENT)
-    sequence: int | None = msgspec.field(name="Sequence number", default=None)
-    forward_thread: int | None = msgspec.field(name="Fwd thread id", default=None)
+    events: list[LooseEvent] = msgspec.field(name="traceEvents", default_factory=list)

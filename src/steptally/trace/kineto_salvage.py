@@ -21,21 +21,23 @@ _EVENTS_END = re.compile(r'\]\s*(?:\}|$|,\s*"[^"\n]*"\s*:)')
 # Only with what follows the number: a file may be cut inside it.
 _BASE_TIME = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)\s*[,}]')
 _DISTRIBUTED = re.compile(r'"distributedInfo"\s*:\s*(?=\{)')
-# Not strict: raw control characters in names are read. Decimals stay text, digits and all.
-_DECODER = json.JSONDecoder(strict=False, parse_float=str)
+# Not strict: raw control characters in names are read. Decimals stay text, digits and all; NaN and
+# Infinity are no numbers.
+_DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
 
 
 @dataclass(slots=True)
 class Salvage:
     """What was saved from a run of damaged events.
 
-    `rest` is the text after the last whole event; `reached_end` tells that it begins with the
-    bracket that ends all events of the file. `lost_bytes` counts what stood between whole events.
+    `events` have their arguments as JSON text. `rest` is the text after the last whole event;
+    `reached_end` tells that it begins with the bracket that ends all events of the file. `lost` is
+    what stood between whole events.
     """
 
     events: list[Event] = field(default_factory=list)
     unusable_events: int = 0
-    lost_bytes: int = 0
+    lost: list[str] = field(default_factory=list)
     rest: str = ""
     reached_end: bool = False
 
@@ -53,7 +55,8 @@ def salvage_events(text: str) -> Salvage:
         event = _event(value)
         if event is None and start > whole_until:
             continue  # an object inside the remains of a broken event
-        saved.lost_bytes += start - whole_until
+        if start > whole_until:
+            saved.lost.append(text[whole_until:start])
         position = whole_until = _behind_separator(text, position)
         if event is None:
             saved.unusable_events += 1
@@ -105,7 +108,20 @@ def _event(value: dict[str, Any]) -> Event | None:
         return None
     if not event.ph:
         return None
+    event.name, event.cat = _readable(event.name), event.cat and _readable(event.cat)
     event.ts, event.dur = times["ts"], times["dur"]
-    if isinstance(arguments, dict):
-        event.args = msgspec.Raw(msgspec.json.encode(arguments))
+    event.args = None if arguments is None else _spelled(arguments)
     return event
+
+
+def _spelled(arguments: Any) -> Any:
+    """Decoded arguments as JSON again, for those who read them field by field."""
+    try:
+        return _readable(json.dumps(arguments, ensure_ascii=False)).encode()
+    except RecursionError:
+        return b""
+
+
+def _readable(text: str) -> str:
+    """The text without halves of characters ("\\ud83d"), which no table can hold."""
+    return text.encode("utf-8", errors="replace").decode()

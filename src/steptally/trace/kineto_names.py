@@ -1,0 +1,70 @@
+"""Texts that repeat: classified or decoded once, on first sight, and numbers from there on."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from steptally.trace.kinds import Rules, keeps_arguments
+from steptally.trace.schema import DEVICE_KINDS
+
+NOT_KEPT = -1
+WAYS = 8
+
+
+class Reads(IntEnum):
+    """Which arguments of an event are of use."""
+
+    NOTHING = 0
+    LAUNCH = 1
+    DEVICE = 2
+    COLLECTIVE = 3
+    OPERATOR = 4
+
+
+class Names(dict[tuple[str | None, str], int]):
+    """The code of each pair of category and name; `NOT_KEPT` for what is nobody's work.
+
+    A code is a row of `names` and `kinds` times `WAYS`, plus which arguments to read, so that a
+    block's codes tell both without another look-up.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__()
+        self.rules = rules
+        self.names: list[str] = []
+        self.kinds: list[str] = []
+
+    def __missing__(self, key: tuple[str | None, str]) -> int:
+        kind = self.rules.kind(*key)
+        if kind is None:
+            self[key] = NOT_KEPT
+        else:
+            self[key] = len(self.names) * WAYS + _reads(kind, key[1])
+            self.names.append(key[1])
+            self.kinds.append(kind)
+        return self[key]
+
+
+class Texts(dict[bytes, int]):
+    """The code of each JSON text; 0 for none."""
+
+    def __init__(self) -> None:
+        super().__init__({b"": 0})
+        self.texts: list[str | None] = [None]
+
+    def __missing__(self, key: bytes) -> int:
+        self[key] = len(self.texts)
+        self.texts.append(key.decode(errors="replace"))
+        return self[key]
+
+
+def _reads(kind: str, name: str) -> Reads:
+    if kind == "launch":
+        return Reads.LAUNCH
+    if kind in DEVICE_KINDS:
+        return Reads.DEVICE
+    if kind == "collective":
+        return Reads.COLLECTIVE
+    if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
+        return Reads.OPERATOR
+    return Reads.NOTHING
