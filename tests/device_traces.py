@@ -4,9 +4,9 @@ import json
 from itertools import count
 
 from steptally.measure.device_work import device_work, host_launches, with_steps
-from steptally.measure.families import family_of
 from steptally.measure.step_finding import find_steps
 from steptally.measure.trace_account import TraceOptions, account_for_trace
+from steptally.trace.kinds import load_rules
 from steptally.trace.kineto import read_kineto
 
 HOST, MAIN, COMPUTE, NCCL = 900, 901, 7, 20
@@ -97,7 +97,7 @@ def read_trace(path, *events, **entries):
 
 def account(path, *events, steps=None, job=None, rank=0, **entries):
     """The account of a trace of these events."""
-    options = TraceOptions(family_of=family_of, steps=steps, job=job)
+    options = TraceOptions(rules=load_rules(), steps=steps, job=job)
     return account_for_trace(read_trace(path, *events, **entries), rank, options)
 
 

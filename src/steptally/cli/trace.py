@@ -46,6 +46,10 @@ def trace_command(
         str | None,
         typer.Option("--device", metavar="NAME", help="Place kernels on its roofline. [JOB's]"),
     ] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option("--rules", metavar="FILE", help="Kinds and families of kernels, yours first."),
+    ] = None,
     processes: Annotated[
         int | None, typer.Option("--processes", min=1, help="How many files at once. [the cores]")
     ] = None,
@@ -65,6 +69,7 @@ def trace_command(
         steps=steps_of(steps),
         rank=rank,
         device=device,
+        rules_file=rules,
         processes=processes,
     )
     if save is not None:
@@ -87,6 +92,7 @@ def trace_tally_of(
     steps: tuple[int, int] | None = None,
     rank: int | None = None,
     device: str | None = None,
+    rules_file: Path | None = None,
     processes: int | None = None,
 ) -> Tally:
     """The tally that the verb prints. Raises `InputError` for what cannot be used."""
@@ -94,17 +100,18 @@ def trace_tally_of(
     from steptally.cli.trace_sources import find_sources
     from steptally.job import read_job
     from steptally.job.catalog.devices import find_device
-    from steptally.measure.families import family_of
     from steptally.measure.trace_account import TraceOptions
     from steptally.measure.trace_pool import measure_sources
     from steptally.measure.trace_tally import TraceMerge, trace_tally
+    from steptally.trace.kinds import load_rules
 
     if overrides and job is None:
         raise InputError("--set is given without --job: it overrides a setting of a job; add one.")
     described: Job | None = None if job is None else read_job(job, list(overrides))
+    rules = load_rules(rules_file)
     sources: Sequence[Source] = find_sources(paths, rank)
     options = TraceOptions(
-        family_of=family_of,
+        rules=rules,
         steps=steps,
         job=None if described is None else job_groups(described),
     )

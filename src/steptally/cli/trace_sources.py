@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from steptally.errors import InputError
 
 if TYPE_CHECKING:
+    from steptally.trace.kinds import Rules
     from steptally.trace.schema import Trace
 
 
@@ -21,11 +22,11 @@ class TraceFile:
     path: Path
     rank: int | None
 
-    def read(self) -> Trace:
-        """Read it."""
+    def read(self, rules: Rules) -> Trace:
+        """Read it by these rules."""
         from steptally.trace.kineto import read_kineto
 
-        return read_kineto(self.path, self.rank)
+        return read_kineto(self.path, self.rank, rules)
 
 
 def find_sources(paths: Sequence[str], rank: int | None) -> list[TraceFile]:

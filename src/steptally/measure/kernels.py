@@ -6,7 +6,7 @@ are told. The roofline is min(peak, intensity · memory bandwidth) of a named de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 import polars as pl
@@ -14,18 +14,20 @@ import polars as pl
 from steptally.job.device import Device
 from steptally.tally import FamilyRow, KernelRow
 from steptally.trace.dtypes import short_dtype
+from steptally.trace.kinds import Rules
 
 _TENSOR_FLOAT = ("tf32", "s1688", "TF32")
 
 
-def with_families(work: pl.DataFrame, family_of: Callable[[str], str]) -> pl.DataFrame:
-    """`work` with the column `family`: of kernels that of their names, of all else its kind."""
-    kernels = work.filter(pl.col("kind").is_in(("compute", "communication")))
-    names = kernels["name"].unique().to_list()
-    by_name = {name: family_of(name) for name in names}
+def with_families(work: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """`work` with the column `family`: of compute that of its name, of all else its kind."""
+    names = work.filter(pl.col("kind") == "compute")["name"].unique().to_list()
+    by_name = {name: rules.family(name) for name in names}
     family = (
         pl.when(pl.col("kind") == "compute")
         .then(pl.col("name").replace_strict(by_name, default="other", return_dtype=pl.String))
+        .when(pl.col("kind") == "copy")
+        .then(pl.lit("memcpy"))
         .otherwise(pl.col("kind").cast(pl.String))
     )
     return work.with_columns(family=family)

@@ -5,7 +5,7 @@ A job of thousands of ranks is this for each trace (`trace_pool`), and the merge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -31,6 +31,7 @@ from steptally.tally import (
     TimeRow,
     TrustRow,
 )
+from steptally.trace.kinds import Rules
 from steptally.trace.schema import UNATTRIBUTED, Trace
 
 
@@ -38,7 +39,7 @@ from steptally.trace.schema import UNATTRIBUTED, Trace
 class TraceOptions:
     """How traces are accounted for: `steps` (first, last) restricts to these, both included."""
 
-    family_of: Callable[[str], str]
+    rules: Rules
     steps: tuple[int, int] | None = None
     job: JobGroups | None = None
 
@@ -78,7 +79,7 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
     found = find_steps(trace.events, work)
     work, warnings = _selected(with_steps(work, found), found, options, trace)
     times = device_times(work, found, rank)
-    work = with_families(work, options.family_of)
+    work = with_families(work, options.rules)
     shaped = work.hstack(kernel_shapes(trace, work, work["family"]))
     gaps = gap_row(work, trace.events, launches, rank)
     return TraceAccount(

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from steptally.errors import InputError
 from steptally.measure.trace_account import TraceAccount, TraceOptions, account_for_trace
+from steptally.trace.kinds import Rules
 from steptally.trace.schema import Trace
 
 # Below this many bytes of files, starting processes takes longer than reading.
@@ -33,8 +34,8 @@ class Source(Protocol):
     def rank(self) -> int | None:
         """Its rank, where that is known before it is read."""
 
-    def read(self) -> Trace:
-        """Read it; raises `InputError` for what cannot be used."""
+    def read(self, rules: Rules) -> Trace:
+        """Read it by these rules; raises `InputError` for what cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Outcome:
 def measure_source(source: Source, place: int, options: TraceOptions) -> Outcome:
     """Read and measure one source; where nothing tells its rank, it is rank `place`."""
     try:
-        trace = source.read()
+        trace = source.read(options.rules)
         told = trace.rank if source.rank is None else source.rank
         account = account_for_trace(trace, place if told is None else told, options)
     except InputError as error:
