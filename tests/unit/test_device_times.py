@@ -162,6 +162,11 @@ def test_what_does_not_repeat_has_no_period(measured):
     assert measured(*repeated(1, names)).source.steps == "none"
 
 
+def test_one_kernel_over_and_over_is_no_sequence_of_steps(measured):
+    assert measured(*repeated(1, ["gemm"] * 60)).source.steps == "none"
+    assert measured(*repeated(20, ["gemm", "add", "norm"])).source.steps == "none"
+
+
 def test_groups_carry_megatrons_names_and_axes(measured):
     row = measured(
         kernel("gemm", 0, 50),

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,6 +101,7 @@ def trace_tally_of(
     from steptally.cli.trace_sources import find_sources
     from steptally.job import read_job
     from steptally.job.catalog.devices import find_device
+    from steptally.measure.absent_effects import absent_effects
     from steptally.measure.trace_account import TraceOptions
     from steptally.measure.trace_pool import measure_sources
     from steptally.measure.trace_tally import TraceMerge, trace_tally
@@ -124,13 +126,16 @@ def trace_tally_of(
     if described is not None:
         check_world(described, merge.accounts)
     name = device or (described.cluster.device if described else None)
-    return trace_tally(
+    tally = trace_tally(
         merge,
         device=find_device(name) if name else None,
         job=None if described is None else described.as_json(),
         world_size=None if described is None else described.layout.world_size,
         warnings=warnings,
     )
+    if described is None:
+        return tally
+    return replace(tally, warnings=[*tally.warnings, *absent_effects(described, tally)])
 
 
 def trace_json(tally: Tally) -> dict[str, Any]:

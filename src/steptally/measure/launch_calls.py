@@ -15,6 +15,7 @@ _SYNCHRONISES = (
 )
 # What stream capture forbids, or a graph could not repeat: waiting, and changing what is allocated.
 _NOT_CAPTURED = rf"{_SYNCHRONISES}|(Malloc|Free|HostAlloc|HostRegister|MemAlloc|MemFree)(_|Host|$)"
+_CAPTURES = r"StreamEndCapture|GraphInstantiate"
 _LAUNCHES = r"Launch|^(cuda|hip|cu)Mem(cpy|set)"
 
 
@@ -34,6 +35,11 @@ def unseen_replays(work: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     if replays.is_empty():
         return replays
     return replays.join(work.select("correlation").unique(), on="correlation", how="anti")
+
+
+def capturing_calls(launches: pl.DataFrame) -> pl.DataFrame:
+    """The calls that end the capture of a graph, or make one ready to run."""
+    return launches.filter(_named(launches, _CAPTURES))
 
 
 def synchronising_calls(launches: pl.DataFrame) -> pl.DataFrame:

@@ -151,7 +151,7 @@ def _periods(work: pl.DataFrame) -> npt.NDArray[np.int64]:
 
 
 def _period(code: npt.NDArray[np.int64]) -> int:
-    """The shortest period of a sequence; 0 without one.
+    """The shortest period of a sequence; 0 without one, or where it is too short for a step.
 
     Candidates are the distances between runs of rare kernels: an optimizer's, an embedding's.
     """
@@ -166,8 +166,8 @@ def _period(code: npt.NDArray[np.int64]) -> int:
             candidates.update(int(distance) for distance in apart)
     longest = code.size // FEWEST_PERIODS
     for period in sorted(candidates)[: 16 * MOST_CANDIDATES]:
-        if SHORTEST_PERIOD <= period <= longest and _holds(code, period):
-            return period
+        if period <= longest and _holds(code, period):
+            return period if period >= SHORTEST_PERIOD else 0
     return 0
 
 

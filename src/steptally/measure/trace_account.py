@@ -93,7 +93,7 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
         contention=contention(shaped, rank),
         trust=(
             *file_trust(trace, rank),
-            *device_trust(work, launches, times.recording, gaps, rank),
+            *device_trust(work, launches, times.recording, gaps, found, rank),
         ),
         warnings=(*warnings, *_without_work(found, times, options)),
     )

@@ -12,7 +12,7 @@ from steptally.measure.summary import NOT_APPLICABLE, Findings
 from steptally.measure.trace_account import TraceAccount
 from steptally.measure.trust import spoils_busy
 from steptally.measure.wording import number_ranges
-from steptally.tally import Figure, TimeRow
+from steptally.tally import Figure, GapRow, TimeRow
 
 
 def trace_figures(accounts: Sequence[TraceAccount]) -> Findings:
@@ -91,7 +91,18 @@ def _gap_shares(accounts: Sequence[TraceAccount]) -> dict[str, Figure]:
             sum(row.span_ns for row in told),
             "upper bound: waiting for the host between kernels that a CUDA graph can hold",
         )
+        figures["graph_speedup_max"] = Figure(
+            value=_speedup(told),
+            unit="×",
+            basis="measured",
+            origin="span / (span − what a CUDA graph could recover at most)",
+        )
     return figures
+
+
+def _speedup(rows: Sequence[GapRow]) -> float:
+    span_ns = sum(row.span_ns for row in rows)
+    return span_ns / (span_ns - sum(row.recoverable_ns or 0 for row in rows))
 
 
 def _contention(accounts: Sequence[TraceAccount]) -> dict[str, Figure]:

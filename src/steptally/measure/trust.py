@@ -13,11 +13,14 @@ import numpy as np
 import polars as pl
 
 from steptally.measure.launch_calls import (
+    capturing_calls,
     graph_launches,
     is_graph_launch,
     unseen_replays,
     working_calls,
 )
+from steptally.measure.step_finding import FoundSteps
+from steptally.measure.wording import number_ranges
 from steptally.tally import GapRow, TimeRow, TrustRow
 from steptally.trace.intervals import merge, total
 from steptally.trace.schema import Trace
@@ -46,6 +49,7 @@ def device_trust(
     launches: pl.DataFrame,
     recording: TimeRow | None,
     gaps: GapRow | None,
+    found: FoundSteps,
     rank: int,
 ) -> list[TrustRow]:
     """The tests of what a device's recording shows; none where it shows nothing."""
@@ -58,6 +62,7 @@ def device_trust(
         _same_stream(work, rank),
         _before_launch(work, rank),
         _replays(work, launches, gaps, rank),
+        _captures(launches, found, rank),
     ]
 
 
@@ -232,6 +237,25 @@ def _replays(
         finding=finding if len(replays) else "no graph was replayed",
         affects="idle (an upper bound), busy and compute (lower bounds)" if silent else "",
         duration_ns=untold_ns,
+    )
+
+
+def _captures(launches: pl.DataFrame, found: FoundSteps, rank: int) -> TrustRow:
+    """Graphs captured while recording: their steps are no steps to measure."""
+    calls = capturing_calls(launches)["launch_start_ns"].to_numpy()
+    windows = found.windows.iter_rows()
+    steps = [step for step, start, end in windows if ((start <= calls) & (calls < end)).any()]
+    where = f" in step {number_ranges(steps)}" if steps and found.launched else ""
+    return TrustRow(
+        rank=rank,
+        check="graph captures",
+        count=len(calls),
+        of=len(launches),
+        verdict=DOWNGRADED if len(calls) else GOOD,
+        finding=f"graphs are captured{where}: leave that out with --steps"
+        if len(calls)
+        else "no graph was captured",
+        affects="the steps that hold a capture" if len(calls) else "",
     )
 
 

@@ -28,6 +28,7 @@ LABELS = {
     "hidden_communication_share": "communication hidden, share",
     "cpu_bound_share": "waiting for the host, share",
     "graph_recoverable_share": "a CUDA graph could save at most",
+    "graph_speedup_max": "speed-up of a CUDA graph, at most",
     "short_kernels_share": "compute kernels under 10 µs",
     "contention_factor": "GEMMs under communication",
     "tracing_cost": "tracing cost",
