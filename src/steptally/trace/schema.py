@@ -8,6 +8,7 @@ else needs to know which profiler it was.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,16 @@ class Loss:
         if self.size_bytes:
             parts.append(f"{self.size_bytes:,} bytes")
         return f"lost {' and '.join(parts) or 'an unknown amount'}: {self.reason}"
+
+
+def by_reason(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    """The losses, those of one reason as one."""
+    events: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for loss in losses:
+        events[loss.reason] += loss.events
+        sizes[loss.reason] += loss.size_bytes
+    return tuple(Loss(reason=r, events=events[r], size_bytes=sizes[r]) for r in events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
