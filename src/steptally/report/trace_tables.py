@@ -19,6 +19,8 @@ from steptally.report.table import NOTHING, Table
 from steptally.tally import GroupTime, Tally, TimeRow, TrustRow
 
 NOT_APPLICABLE = "not applicable"
+# communication, overlap, exposed, hidden
+_NO_COMMUNICATION = ("none", NOTHING, NOTHING, NOT_APPLICABLE)
 
 
 def trace_tables(tally: Tally) -> list[tuple[str, Table]]:
@@ -54,14 +56,13 @@ _SHARES = ("span", "busy", "compute", "communication", "overlap", "exposed", "hi
 
 
 def _shares(row: TimeRow) -> tuple[str, ...]:
-    times = (
-        *(row.span_ns, row.busy_ns, row.compute_ns),
-        *(row.communication_ns, row.overlap_ns, row.exposed_ns),
+    communicates = (
+        *map(duration, (row.communication_ns, row.overlap_ns, row.exposed_ns)),
+        share(row.overlap_ns, row.communication_ns),
     )
-    hidden = share(row.overlap_ns, row.communication_ns)
     return (
-        *map(duration, times),
-        hidden if row.communication_ns else NOT_APPLICABLE,
+        *map(duration, (row.span_ns, row.busy_ns, row.compute_ns)),
+        *(communicates if row.communication_ns else _NO_COMMUNICATION),
         duration(row.idle_ns),
         duration(row.copies_ns),
     )
@@ -154,15 +155,20 @@ def _step_line(step: int, partial: str, rows: Sequence[TimeRow]) -> tuple[str, .
         return duration(total_ns / len(rows))
 
     communication_ns = sum(row.communication_ns for row in rows)
-    hidden = share(sum(row.overlap_ns for row in rows), communication_ns)
+    none, _, no_exposed, no_hidden = _NO_COMMUNICATION
+    communicates = (none, no_exposed, no_hidden)
+    if communication_ns:
+        communicates = (
+            mean(communication_ns),
+            mean(sum(row.exposed_ns for row in rows)),
+            share(sum(row.overlap_ns for row in rows), communication_ns),
+        )
     return (
         printable(partial or str(step)),
         ranges(row.rank for row in rows),
         mean(sum(row.span_ns for row in rows)),
         mean(sum(row.compute_ns for row in rows)),
-        mean(communication_ns),
-        mean(sum(row.exposed_ns for row in rows)),
-        hidden if communication_ns else NOT_APPLICABLE,
+        *communicates,
         mean(sum(row.idle_ns for row in rows)),
     )
 

@@ -180,7 +180,9 @@ def _frame(
 ) -> pl.DataFrame:
     """Device work: times, what of the schema's numbers is told, and the names by their places."""
     numbers = ("stream", "correlation", "bytes", "graph")
-    told = {n: pl.Series(found[n]).set(pl.Series(found[n] < 0), None) for n in numbers if n in found}
+    told = {
+        n: pl.Series(found[n]).set(pl.Series(found[n] < 0), None) for n in numbers if n in found
+    }
     return pl.DataFrame(
         {
             "start_ns": found["start_ns"],
