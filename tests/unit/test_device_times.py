@@ -152,9 +152,10 @@ def test_a_sequence_of_kernels_that_repeats_is_a_period(measured):
     assert found.source.steps == "a period of 23 kernels"
     # A step begins after the pause, and ends where the next begins: nothing tells that the last
     # round is whole.
-    assert [row.step for row in found.times.steps] == [0, 1, 2]
+    assert [row.step for row in found.times.steps] == [1, 2, 3]
     assert [row.compute_ns for row in found.times.steps] == [23 * 9_000] * 3
     assert [row.partial for row in found.times.partial] == ["after the last recorded step"]
+    assert "whether that is a step, a micro-batch or a layer" in " ".join(found.warnings)
 
 
 def test_what_does_not_repeat_has_no_period(measured):

@@ -51,7 +51,7 @@ def fusion_rows(trace: Trace, work: pl.DataFrame, rank: int) -> list[FusionRow]:
         .group_by("run", maintain_order=True)
         .agg(
             chain=pl.col("name"),
-            duration_ns=pl.col("duration_ns").sum(),
+            duration_ns=pl.col("duration_ns").cast(pl.Int128).sum(),
             saved=pl.col("saved").sum(),
             told=pl.col("saved").is_not_null().any(),
         )
@@ -61,7 +61,7 @@ def fusion_rows(trace: Trace, work: pl.DataFrame, rank: int) -> list[FusionRow]:
         runs.group_by("chain")
         .agg(
             count=pl.len(),
-            total_ns=pl.col("duration_ns").sum(),
+            total_ns=pl.col("duration_ns").cast(pl.Int128).sum(),
             saved_bytes=pl.when(pl.col("told").any()).then(pl.col("saved").sum()),
         )
         .sort("total_ns", pl.col("chain").list.join(" "), descending=[True, False])

@@ -39,16 +39,16 @@ def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
     `work` has the columns `family`, `flops`, `bytes` and `dtype` (`kernel_shapes`).
     """
     kernels = _kernels(work)
-    whole_ns = int(kernels["duration_ns"].sum())
+    whole_ns = int(kernels["duration_ns"].cast(pl.Int128).sum())
     shaped = pl.col("flops").is_not_null()
     grouped = kernels.group_by("name", "family").agg(
         count=pl.len(),
-        total_ns=pl.col("duration_ns").sum(),
+        total_ns=pl.col("duration_ns").cast(pl.Int128).sum(),
         median_ns=pl.col("duration_ns").median().round().cast(pl.Int64),
         min_ns=pl.col("duration_ns").min(),
         max_ns=pl.col("duration_ns").max(),
         shaped=shaped.sum(),
-        shaped_ns=pl.col("duration_ns").filter(shaped).sum(),
+        shaped_ns=pl.col("duration_ns").filter(shaped).cast(pl.Int128).sum(),
         flops=pl.col("flops").filter(shaped).cast(pl.Int128).sum(),
         bytes=pl.col("bytes").filter(shaped).sum(),
         sized=(shaped & pl.col("bytes").is_not_null()).sum(),
@@ -65,7 +65,7 @@ def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
                 **{name: row[name] for name in _COUNTED},
             )
         )
-        for row in grouped.sort(pl.col("total_ns").neg(), "name").iter_rows(named=True)
+        for row in grouped.sort("total_ns", "name", descending=[True, False]).iter_rows(named=True)
     ]
 
 
@@ -76,8 +76,10 @@ _COUNTED = ("name", "family", "count", "total_ns", "median_ns", "min_ns", "max_n
 def family_rows(work: pl.DataFrame, rank: int) -> list[FamilyRow]:
     """One row for each family of kernels and each kind of copy, the longest first."""
     timed = work.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    whole_ns = int(timed["duration_ns"].sum())
-    grouped = timed.group_by("family").agg(count=pl.len(), total_ns=pl.col("duration_ns").sum())
+    whole_ns = int(timed["duration_ns"].cast(pl.Int128).sum())
+    grouped = timed.group_by("family").agg(
+        count=pl.len(), total_ns=pl.col("duration_ns").cast(pl.Int128).sum()
+    )
     return [
         FamilyRow(
             rank=rank,
@@ -86,7 +88,9 @@ def family_rows(work: pl.DataFrame, rank: int) -> list[FamilyRow]:
             total_ns=total_ns,
             share=total_ns / whole_ns if whole_ns else 0.0,
         )
-        for family, count, total_ns in grouped.sort(pl.col("total_ns").neg(), "family").iter_rows()
+        for family, count, total_ns in grouped.sort(
+            "total_ns", "family", descending=[True, False]
+        ).iter_rows()
     ]
 
 

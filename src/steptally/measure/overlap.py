@@ -18,6 +18,8 @@ from steptally.trace.schema import Trace
 from steptally.trace.steps import step_windows
 
 DEVICE_WORK = ("compute", "communication", "copy", "memset", "graph")
+# Times of rows side by side must fit int64; corrupt ones (a start of 0 beside Unix time) do not.
+_LONGEST_AXIS_NS = 2**62
 # What an operator's thread does for a collective is no compute.
 _FOR_COLLECTIVES = ("wait", "issue", "collective")
 
@@ -121,19 +123,23 @@ def device_rows(work: pl.DataFrame, *, rank: int, steps: Sequence[int]) -> list[
 
     Every step has work.
     """
-    spans = work.group_by("lane").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    spans = work.group_by("lane").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
     spans = spans.sort("lane")
-    origin = int(spans["start_ns"].to_numpy().min())
-    width = int(spans["end_ns"].to_numpy().max()) - origin + 1
-    moved = work.with_columns(
-        pl.col("start_ns", "end_ns") - origin + pl.col("lane") * width,
+    width = int((spans["end"] - spans["begin"]).to_numpy().max()) + 1
+    if len(steps) > 1 and width * len(steps) > _LONGEST_AXIS_NS:
+        lanes = work.partition_by("lane", maintain_order=True, as_dict=True)
+        each = [lanes[lane,].with_columns(lane=pl.lit(0, pl.Int64)) for lane in spans["lane"]]
+        rows = zip(each, steps, strict=True)
+        return [device_rows(own, rank=rank, steps=[step])[0] for own, step in rows]
+    moved = work.join(spans, on="lane", how="left").with_columns(
+        pl.col("start_ns", "end_ns") - pl.col("begin") + pl.col("lane") * width
     )
     instances = _instances(work)
-    rows = [
-        RowOf(rank=rank, step=step, span_ns=end - start, instances=instances.get(lane, {}))
-        for step, (lane, start, end) in zip(steps, spans.iter_rows(), strict=True)
+    rows_of = [
+        RowOf(rank=rank, step=step, span_ns=end - begin, instances=instances.get(lane, {}))
+        for step, (lane, begin, end) in zip(steps, spans.iter_rows(), strict=True)
     ]
-    return time_rows(device_activity(moved), rows, Lanes(count=len(rows), width_ns=width))
+    return time_rows(device_activity(moved), rows_of, Lanes(count=len(rows_of), width_ns=width))
 
 
 def _instances(events: pl.DataFrame) -> dict[int, dict[str, int]]:

@@ -41,12 +41,14 @@ class FoundSteps:
     """Windows of steps (step, start_ns, end_ns), in order, and what they rest on.
 
     `launched` tells whether the windows are times of the host, in which device work was launched,
-    or times of the device. Without steps `windows` is empty and `origin` is `none`.
+    or times of the device; `is_period` that they are a repeated sequence that may be less than a
+    step. Without steps `windows` is empty and `origin` is `none`.
     """
 
     windows: pl.DataFrame
     origin: str
     launched: bool
+    is_period: bool = False
 
 
 def find_steps(events: pl.DataFrame, work: pl.DataFrame) -> FoundSteps:
@@ -68,9 +70,11 @@ def find_steps(events: pl.DataFrame, work: pl.DataFrame) -> FoundSteps:
             windows=pl.DataFrame(schema=dict(_WINDOW)), origin=NO_STEPS, launched=False
         )
     times = work["start_ns"].to_numpy()[starts]
-    origin = f"a period of {starts[1] - starts[0]:,} kernels"
     return FoundSteps(
-        windows=_between(np.arange(times.size - 1), times), origin=origin, launched=False
+        windows=_between(np.arange(1, times.size), times),
+        origin=f"a period of {starts[1] - starts[0]:,} kernels",
+        launched=False,
+        is_period=True,
     )
 
 

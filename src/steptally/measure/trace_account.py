@@ -95,7 +95,7 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
             *file_trust(trace, rank),
             *device_trust(work, launches, times.recording, gaps, found, rank),
         ),
-        warnings=(*warnings, *_without_work(found, times, options)),
+        warnings=(*warnings, *_about_steps(found, times, options)),
     )
 
 
@@ -131,8 +131,14 @@ def _selected(
     return work, [why]
 
 
-def _without_work(found: FoundSteps, times: RecordedTimes, options: TraceOptions) -> list[str]:
-    """Steps that are annotated and launched nothing."""
+def _about_steps(found: FoundSteps, times: RecordedTimes, options: TraceOptions) -> list[str]:
+    """What to say of the steps: how sure they are, and which are annotated and launched nothing."""
+    if found.is_period:
+        unsure = (
+            f"nothing annotates steps; shown as such is {found.origin}: whether that is a step, a "
+            "micro-batch or a layer, the trace does not tell"
+        )
+        return [unsure]
     if options.steps is not None:
         return []
     missing = set(found.windows["step"].to_list()) - {row.step for row in times.steps}

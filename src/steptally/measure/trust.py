@@ -31,6 +31,8 @@ REFUSED_FROM = 0.2
 # An event that holds this many later ones of its own stream did not last so long.
 FEWEST_HELD = 3
 
+# No kernel runs for an hour.
+LONGEST_NS = 3_600 * 10**9
 # Clocks of host and device that agree to this do not move a gap from one cause to another.
 CLOCKS_AGREE_NS = 10_000
 
@@ -155,7 +157,7 @@ def _overlong(work: pl.DataFrame, recording: TimeRow, rank: int) -> TrustRow:
         # Of the later starts, those before this end: all but the last are held entirely, as far
         # as they themselves run in order.
         within = np.searchsorted(start, end, side="left") - np.arange(start.size) - 1
-        bad = np.flatnonzero(within > FEWEST_HELD)
+        bad = np.flatnonzero((within > FEWEST_HELD) | (end - start > LONGEST_NS))
         held += bad.size
         spans += list(zip(start[bad].tolist(), end[bad].tolist(), strict=True))
     alone = merge([one for one, _ in spans], [other for _, other in spans])
@@ -182,7 +184,7 @@ def _same_stream(work: pl.DataFrame, rank: int) -> TrustRow:
         overlap_ns=pl.min_horizontal("before_ns", "end_ns") - pl.col("start_ns")
     )
     overlap = overlap.filter(pl.col("overlap_ns") > 0)
-    duration_ns = int(overlap["overlap_ns"].sum())
+    duration_ns = int(overlap["overlap_ns"].cast(pl.Int128).sum())
     return TrustRow(
         rank=rank,
         check="same-stream overlaps",
