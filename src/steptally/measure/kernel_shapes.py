@@ -7,13 +7,11 @@ products are known (`products.is_product`) is the one. Nothing here needs the pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import msgspec
 import polars as pl
 
+from steptally.measure.operand_dtype import operand_dtype
 from steptally.measure.products import is_product, products_of
-from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name
+from steptally.trace.dtypes import ELEMENT_BYTES
 from steptally.trace.schema import Trace
 
 # Kernels that multiply: an operator's others (reductions of split-K, transposes) do not.
@@ -41,8 +39,9 @@ def kernel_shapes(trace: Trace, work: pl.DataFrame, families: pl.Series) -> pl.D
     nameless = linked.filter(pl.col("family") == "other").join(
         multiplying, on="operator", how="anti"
     )
-    part = pl.col("duration_ns") / pl.col("duration_ns").sum().over("operator")
-    alone = pl.len().over("operator") == 1
+    whole_ns, kernels = pl.col("duration_ns").sum().over("operator"), pl.len().over("operator")
+    part = pl.when(whole_ns > 0).then(pl.col("duration_ns") / whole_ns).otherwise(1 / kernels)
+    alone = kernels == 1
     divided = pl.concat((multiplying, nameless)).select(
         "row",
         *(
@@ -117,17 +116,3 @@ def _work_of(
     dtype = operand_dtype(types)
     elements = sum(product.elements for product in products)
     return flops, elements * ELEMENT_BYTES[dtype] if dtype else None, dtype or None
-
-
-def operand_dtype(types: str | None) -> str:
-    """The dtype of the first operand that has one; empty where none is told.
-
-    >>> operand_dtype('["c10::BFloat16", "c10::BFloat16", "Scalar"]')
-    'bfloat16'
-    """
-    try:
-        spelled: Sequence[object] = msgspec.json.decode(types) if types else []
-    except msgspec.DecodeError:
-        return ""
-    names = [dtype_name(text) for text in spelled if isinstance(text, str)]
-    return next(filter(None, names), "")

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import polars as pl
 
-from steptally.measure.kernel_shapes import launching_operators, operand_dtype
+from steptally.measure.kernel_shapes import launching_operators
+from steptally.measure.operand_dtype import operand_dtype
 from steptally.trace.dtypes import ELEMENT_BYTES
 from steptally.trace.schema import Trace
 
