@@ -27,8 +27,8 @@ HEADER = """{
     }
   ],
   "distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d, "pg_count": 1, \
-"pg_config": [{"pg_name": "5", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "backend_config": "cuda:nccl",\
- "pg_size": %d, "ranks": %s}]},
+"pg_config": [{"pg_name": "5", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", \
+"backend_config": "cuda:nccl", "pg_size": %d, "ranks": %s}]},
   "traceEvents": [
 """
 TAIL = """

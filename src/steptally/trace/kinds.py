@@ -57,6 +57,11 @@ class Rules:
         decided = any(rule.matches(name) for rule in rules)
         return not decided and any(rule.matches(name) for rule in self._suspects())
 
+    def is_named_like_communication(self, name: str) -> bool:
+        """Whether an operation of unknown category is one, by all that its name tells."""
+        suspect = any(rule.matches(name) for rule in self._suspects())
+        return suspect or self._communicates(name)
+
     def family(self, name: str, kind: str = "compute") -> str:
         """One of `kind_rules.FAMILIES`, for a kernel by its name; for other kinds by these."""
         if kind == "communication" or (kind == "compute" and self._communicates(name)):

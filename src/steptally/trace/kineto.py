@@ -11,11 +11,10 @@ and `Trace.losses` states the rest.
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptally.errors import InputError
 from steptally.trace.checks import suspect_kernels
@@ -24,50 +23,56 @@ from steptally.trace.kinds import Rules, load_rules
 from steptally.trace.kineto_blocks import read_blocks
 from steptally.trace.kineto_columns import Columns
 from steptally.trace.kineto_events import DecodedFile
+from steptally.trace.kineto_format import FileInfo
 from steptally.trace.kineto_frames import collective_frame, event_frame, operator_frame
 from steptally.trace.kineto_names import Names
+from steptally.trace.rank_names import rank_in_name
 from steptally.trace.schema import Loss, ProcessGroup, Trace
 
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
+# What only shapes, products and CPU time need: most of a trace's rows.
+_HOST_DETAIL = frozenset(("operator", "issue", "instrument"))
 
 
-def read_kineto(path: Path, rank: int | None = None, rules: Rules | None = None) -> Trace:
+def read_kineto(
+    path: Path,
+    rank: int | None = None,
+    rules: Rules | None = None,
+    *,
+    low_memory: bool = False,
+) -> Trace:
     """The trace in `path`; its rank is `rank`, or what the file says, or what its name says.
 
-    `rules` tell the kinds of events, steptally's own by default. Raises `InputError` where the
-    file cannot be read or is no Kineto trace.
+    `rules` tell the kinds of events, steptally's own by default. `low_memory` leaves out the
+    operators of the host where the trace has a device. Raises `InputError` where the file cannot
+    be read or is no Kineto trace.
     """
-    losses: list[Loss] = []
-    decoded = DecodedFile(blocks=read_blocks(path, losses))
     rules = rules or load_rules()
-    columns = Columns(names=Names(rules))
-    with _collector_paused():
-        for block in decoded.events():
-            columns.add(block)
-    losses += [*decoded.losses(), *columns.losses()]
-    distributed = decoded.info.distributed
-    about = distributed if isinstance(distributed, dict) else {}
-    stated_rank = _integer(about.get("rank"))
-    if rank is None:
-        rank = _rank_in_name(path) if stated_rank is None else stated_rank
-    base_ns = _integer(decoded.info.base_time_ns) or 0
-    if not columns.rows and losses:
+    gathered = _gather(path, rules, _HOST_DETAIL if low_memory else frozenset())
+    if low_memory and not gathered.columns.has_device_work:
+        gathered = _gather(path, rules, frozenset())
+    columns, info = gathered.columns, gathered.info
+    if not columns.rows and gathered.losses:
         raise InputError(
-            f"{path} is damaged beyond use: no event could be read ({losses[0].sentence()}). "
-            "Export or copy it again."
+            f"{path} is damaged beyond use: no event could be read "
+            f"({gathered.losses[0].sentence()}). Export or copy it again."
         )
+    about = info.distributed if isinstance(info.distributed, dict) else {}
+    stated_rank = _integer(about.get("rank"), below=1 << 31)
+    if rank is None:
+        rank = rank_in_name(path) if stated_rank is None else stated_rank
     collectives, operators = collective_frame(columns), operator_frame(columns)
+    base_ns = _integer(info.base_time_ns, below=1 << 62) or 0
     events = event_frame(columns, collectives, base_ns, rank)
     return Trace(
         source=path,
         rank=rank,
-        world_size=_integer(about.get("world_size")),
+        world_size=_integer(about.get("world_size"), below=1 << 31),
         backend=str(about["backend"]) if about.get("backend") else None,
         groups=_process_groups(about.get("pg_config")),
         events=attribute_transfers(events, collectives, operators),
         collectives=collectives,
         operators=operators,
-        losses=tuple(losses),
+        losses=gathered.losses,
         warnings=(
             *_warnings(path, columns, rank, stated_rank),
             *suspect_kernels(path, events, rules),
@@ -75,16 +80,32 @@ def read_kineto(path: Path, rank: int | None = None, rules: Rules | None = None)
     )
 
 
+class _Gathered(NamedTuple):
+    columns: Columns
+    info: FileInfo
+    losses: tuple[Loss, ...]
+
+
+def _gather(path: Path, rules: Rules, left_out: frozenset[str]) -> _Gathered:
+    """One pass over the file; events of the kinds in `left_out` are skipped."""
+    losses: list[Loss] = []
+    decoded = DecodedFile(blocks=read_blocks(path, losses))
+    columns = Columns(names=Names(rules, left_out))
+    with _collector_paused():
+        for block in decoded.events():
+            columns.add(block)
+    return _Gathered(columns, decoded.info, (*losses, *decoded.losses(), *columns.losses()))
+
+
 def _process_groups(configuration: Any) -> tuple[ProcessGroup, ...]:
     """The groups of `distributedInfo`, as far as they are well formed."""
-    groups = configuration if isinstance(configuration, list) else []
     return tuple(
         ProcessGroup(
             name=str(group["pg_name"]),
             description=str(group.get("pg_desc", "")),
-            ranks=tuple(rank for rank in group.get("ranks") or () if isinstance(rank, int)),
+            ranks=tuple(rank for rank in _list(group.get("ranks")) if isinstance(rank, int)),
         )
-        for group in groups
+        for group in _list(configuration)
         if isinstance(group, dict) and "pg_name" in group
     )
 
@@ -101,13 +122,16 @@ def _warnings(
         )
 
 
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _integer(value: Any, below: int) -> int | None:
+    """The value where it is a number, or the text of one, from 0 on and below the limit."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < below else None
 
 
-def _rank_in_name(path: Path) -> int | None:
-    found = _RANK_IN_NAME.search(path.name)
-    return int(found.group(1)) if found else None
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 @contextmanager

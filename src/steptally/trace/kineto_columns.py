@@ -78,6 +78,11 @@ class Columns:
             self._add_collective(place, rows[place].args or _NOTHING)
         self.rows += len(rows)
 
+    @property
+    def has_device_work(self) -> bool:
+        """Whether an event of a device was taken."""
+        return any(block["event"].size for block in self.device_work)
+
     def losses(self) -> list[Loss]:
         """Events that were read and could not be used."""
         if not self.timeless_events:

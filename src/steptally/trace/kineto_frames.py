@@ -49,7 +49,7 @@ def event_frame(
         *_communication(kind, collectives),
         rank=pl.lit(rank),
     )
-    return assign_steps(events).select(pl.col(n).cast(t) for n, t in EVENTS.items())
+    return assign_steps(events).select(pl.col(n).cast(t, strict=False) for n, t in EVENTS.items())
 
 
 def operator_frame(columns: Columns) -> pl.DataFrame:

@@ -24,19 +24,22 @@ class Reads(IntEnum):
 class Names(dict[tuple[str | None, str], int]):
     """The code of each pair of category and name; `NOT_KEPT` for what is nobody's work.
 
+    Kinds in `left_out` are not kept either.
+
     A code is a row of `names` and `kinds` times `WAYS`, plus which arguments to read, so that a
     block's codes tell both without another look-up.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, left_out: frozenset[str] = frozenset()) -> None:
         super().__init__()
         self.rules = rules
+        self.left_out = left_out
         self.names: list[str] = []
         self.kinds: list[str] = []
 
     def __missing__(self, key: tuple[str | None, str]) -> int:
         kind = self.rules.kind(*key)
-        if kind is None:
+        if kind is None or kind in self.left_out:
             self[key] = NOT_KEPT
         else:
             self[key] = len(self.names) * WAYS + _reads(kind, key[1])

@@ -20,7 +20,14 @@ import polars as pl
 from steptally.errors import InputError
 from steptally.trace.checks import suspect_kernels
 from steptally.trace.kinds import Rules, load_rules
-from steptally.trace.nsys_database import ABSENT, Database, Int64s, open_database
+from steptally.trace.nsys_database import (
+    ABSENT,
+    Database,
+    Int64s,
+    distinct_and_places,
+    open_database,
+    or_null,
+)
 from steptally.trace.nsys_host import host_frames
 from steptally.trace.schema import (
     COLLECTIVES,
@@ -82,10 +89,9 @@ def nsys_parts(path: Path) -> list[Part]:
             if not database.has(table, "deviceId"):
                 continue
             process = "globalPid" if database.has(table, "globalPid") else "NULL"
-            rows = database.rows(f"SELECT DISTINCT {process}, deviceId FROM {table}")
             found |= {
                 Part(pid if isinstance(pid, int) else None, device)
-                for pid, device in rows
+                for pid, device in database.distinct(table, f"{process}, deviceId")
                 if isinstance(device, int)
             }
         damage = database.losses
@@ -135,8 +141,8 @@ def read_nsys(path: Path, part: Part, rank: int | None = None, rules: Rules | No
 
 def _kernels(database: Database, part: Part, rules: Rules) -> pl.DataFrame:
     table = f"{_TABLE}KERNEL"
-    names = ("demangledName", "shortName", "mangledName")
-    name = next((column for column in names if database.has(table, column)), "NULL")
+    spellings = ("demangledName", "shortName", "mangledName")
+    name = next((column for column in spellings if database.has(table, column)), "NULL")
     wanted = _PLACE | _SHAPE | {"graph": "graphId", "name": name}
     found = database.intervals(table, wanted, part.where())
     names, places = database.texts(found["name"], missing="(unnamed kernel)")
@@ -148,11 +154,11 @@ def _kernels(database: Database, part: Part, rules: Rules) -> pl.DataFrame:
 def _copies(database: Database, part: Part, rules: Rules) -> pl.DataFrame:
     """Memory copies; one between two devices is a peer's, whatever the driver calls it."""
     wanted = _PLACE | {"bytes": "bytes", "copy": "copyKind"}
-    ends = {"source": "srcDeviceId", "destination": "dstDeviceId"}
+    ends = {"source": "ifnull(srcDeviceId, -1)", "destination": "ifnull(dstDeviceId, -1)"}
     found = database.intervals(f"{_TABLE}MEMCPY", wanted | ends, part.where())
     source, destination = found["source"], found["destination"]
     between = (source >= 0) & (destination >= 0) & (source != destination)
-    copies, places = np.unique(np.where(between, _PEER, found["copy"]), return_inverse=True)
+    copies, places = distinct_and_places(np.where(between, _PEER, found["copy"]))
     names = [_COPIES.get(int(copy), "Memcpy") for copy in copies]
     return _frame(found, names, [rules.kind("gpu_memcpy", name) for name in names], places)
 
@@ -164,9 +170,9 @@ def _simple(database: Database, part: Part, table: str, name: str, kind: str) ->
 
 
 def _syncs(database: Database, part: Part) -> pl.DataFrame:
-    wanted = _PLACE | {"sync": "syncType"}
+    wanted = _PLACE | {"sync": "syncType", "stream": "ifnull(streamId, -1)"}
     found = database.intervals(f"{_TABLE}SYNCHRONIZATION", wanted, part.where())
-    syncs, places = np.unique(found["sync"], return_inverse=True)
+    syncs, places = distinct_and_places(found["sync"])
     names = [_SYNCS.get(int(sync), "Sync") for sync in syncs]
     return _frame(found, names, ["device_sync"] * len(names), places)
 
@@ -180,9 +186,7 @@ def _frame(
 ) -> pl.DataFrame:
     """Device work: times, what of the schema's numbers is told, and the names by their places."""
     numbers = ("stream", "correlation", "bytes", "graph")
-    told = {
-        n: pl.Series(found[n]).set(pl.Series(found[n] < 0), None) for n in numbers if n in found
-    }
+    told = {name: or_null(found[name]) for name in numbers if name in found}
     return pl.DataFrame(
         {
             "start_ns": found["start_ns"],
@@ -219,8 +223,10 @@ def _session_start(database: Database, frames: list[pl.DataFrame]) -> int:
         return 0
     rows = database.rows(f"SELECT utcEpochNs FROM {table}")
     began = rows[0][0] if rows else None
-    first = min((frame["start_ns"].min() for frame in frames if len(frame)), default=0)
-    return began if isinstance(began, int) and isinstance(first, int) and first < began // 2 else 0
+    if not isinstance(began, int):
+        return 0
+    starts = pl.concat([frame["start_ns"] for frame in frames])
+    return 0 if (starts >= began // 2).any() else began
 
 
 def _complete(events: pl.DataFrame, part: Part, rank: int | None, base_ns: int) -> pl.DataFrame:

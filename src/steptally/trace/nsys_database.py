@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from steptally.errors import InputError
 from steptally.trace.schema import Loss
 
 Int64s = npt.NDArray[np.int64]
+Read = TypeVar("Read")
 
 ABSENT = -1
 NO_TIME = -(2**62)
 _NONE = np.empty(0, dtype=np.int64)
 _CHUNK_ROWS = 1 << 18
 _SMALLEST_CHUNK_ROWS = 1 << 8
+_MOST_IN_TABLE = 1 << 24
 _MOST_IN_LIST = 10_000
 _WAIT_S = 2.0
 _COLUMN = re.compile(r"[A-Za-z_]\w*")
@@ -57,16 +62,13 @@ class Database:
         known = self.tables.get(table, frozenset())
         absent = {"start_ns": NO_TIME, "end_ns": NO_TIME}
         wanted = {"start_ns": "start", "end_ns": "end"} | {
-            name: text for name, text in columns.items() if set(_COLUMN.findall(text)) <= known
+            name: text for name, text in columns.items() if _columns_of(text) <= known
         }
-        select = ", ".join(
-            f"group_concat(CASE typeof({text}) WHEN 'integer' THEN {text} "
-            f"ELSE {absent.get(name, ABSENT)} END)"
-            for name, text in wanted.items()
-        )
-        is_there = {"start", "end"} <= known
-        chunks = self._chunks(table, f"SELECT {select} FROM {table}", where) if is_there else ()
-        parts = [[_parsed(text) for text in row] for row in chunks]
+        parts = []
+        if {"start", "end"} <= known:
+            strict = [_strict(text, absent.get(name, ABSENT)) for name, text in wanted.items()]
+            reader = _ColumnReader(self.connection, table, where, list(wanted.values()), strict)
+            parts = list(self._chunks(table, reader.read))
         found = {
             name: np.concatenate([_NONE, *(part[place] for part in parts)])
             for place, name in enumerate(wanted)
@@ -87,7 +89,7 @@ class Database:
 
     def texts(self, ids: Int64s, missing: str) -> tuple[list[str], Int64s]:
         """The distinct strings of these numbers, `missing` for none, and which one each is."""
-        distinct, places = np.unique(ids, return_inverse=True)
+        distinct, places = distinct_and_places(ids)
         known: dict[int, str] = {}
         if self.has("StringIds", "id", "value"):
             for start in range(0, distinct.size, _MOST_IN_LIST):
@@ -104,20 +106,29 @@ class Database:
             self.losses.append(Loss(reason=f"rows of the database cannot be read ({error})"))
             return []
 
-    def _chunks(self, table: str, select: str, where: str) -> Iterator[tuple[str | None, ...]]:
-        """The query's one row for each range of row numbers."""
-        (bounds,) = self.rows(f"SELECT min(rowid), max(rowid) FROM {table}") or [(None, None)]
-        first, last = bounds
-        if not isinstance(first, int) or not isinstance(last, int):
+    def distinct(self, table: str, columns: str) -> set[tuple[object, ...]]:
+        """The different combinations of these columns."""
+        select = f"SELECT DISTINCT {columns} FROM {table} WHERE"
+        chunks = self._chunks(
+            table, lambda rows: self.connection.execute(f"{select} {rows}").fetchall()
+        )
+        return {row for chunk in chunks for row in chunk}
+
+    def _chunks(self, table: str, read: Callable[[str], Read]) -> Iterator[Read]:
+        """What `read` makes of one range of row numbers after another.
+
+        A range that cannot be read is halved until only damaged pages are left out.
+        """
+        first, last = (self._end(table, end) for end in ("min", "max"))
+        if first is None or last is None:
             return
         starts = range(first, last + 1, _CHUNK_ROWS)
         ranges = [(low, min(low + _CHUNK_ROWS, last + 1)) for low in reversed(starts)]
         lost = 0
         while ranges:
             low, high = ranges.pop()
-            limits = f"rowid >= {low} AND rowid < {high}"
             try:
-                yield self.connection.execute(f"{select} WHERE {limits} AND ({where})").fetchone()
+                yield read(f"rowid >= {low} AND rowid < {high}")
             except sqlite3.DatabaseError:
                 middle = (low + high) // 2
                 if high - low > _SMALLEST_CHUNK_ROWS:
@@ -126,6 +137,42 @@ class Database:
                     lost += high - low
         if lost:
             self.losses.append(Loss(reason=f"damaged pages of {table}", events=lost))
+
+    def _end(self, table: str, end: str) -> int | None:
+        """The first or last row number: asked alone, SQLite reads only that page."""
+        rows = self.rows(f"SELECT {end}(rowid) FROM {table}")
+        return rows[0][0] if rows and isinstance(rows[0][0], int) else None
+
+
+@dataclass(slots=True)
+class _ColumnReader:
+    """Columns as arrays of integers.
+
+    From the first range with NULLs or other types in it, the `strict` expressions are read: always
+    integers, at half as much cost again.
+    """
+
+    connection: sqlite3.Connection
+    table: str
+    where: str
+    fast: Sequence[str]
+    strict: Sequence[str]
+
+    def read(self, rows: str) -> list[Int64s]:
+        limits = f"FROM {self.table} WHERE {rows} AND ({self.where})"
+        found = self._columns(self.fast, limits)
+        if found is None:
+            self.fast = self.strict
+            found = self._columns(self.strict, limits)
+        return found or []
+
+    def _columns(self, expressions: Sequence[str], limits: str) -> list[Int64s] | None:
+        """The columns as arrays; None where one of them holds anything but integers."""
+        texts = ", ".join(f"group_concat({text})" for text in expressions)
+        rows, *found = self.connection.execute(f"SELECT count(*), {texts} {limits}").fetchone()
+        columns = [_parsed(text) for text in found]
+        whole = all(column is not None and column.size == rows for column in columns)
+        return [column for column in columns if column is not None] if whole else None
 
 
 @contextmanager
@@ -151,6 +198,25 @@ def open_database(path: Path) -> Iterator[Database]:
         connection.close()
 
 
+def distinct_and_places(ids: Int64s) -> tuple[Int64s, Int64s]:
+    """The distinct numbers in order, and which one each is; small ones without sorting."""
+    if ids.size == 0 or ids.min() < ABSENT or ids.max() >= _MOST_IN_TABLE:
+        return np.unique(ids, return_inverse=True)
+    present = np.zeros(int(ids.max()) - ABSENT + 1, dtype=bool)
+    present[ids - ABSENT] = True
+    return np.flatnonzero(present) + ABSENT, (np.cumsum(present) - 1)[ids - ABSENT]
+
+
+def or_null(numbers: Int64s) -> pl.Series:
+    """A column of numbers that are never negative, null where they are."""
+    column = pl.Series(numbers)
+    return column.set(column < 0, None) if numbers.size and numbers.min() < 0 else column
+
+
+def _columns_of(expression: str) -> set[str]:
+    return set(_COLUMN.findall(expression)) - {"ifnull"}
+
+
 def _tables(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
     names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
     return {
@@ -165,8 +231,17 @@ def _advice(error: str) -> str:
     return "Check its permissions and its disk, or export it again with nsys export --type sqlite."
 
 
-def _parsed(text: str | None) -> Int64s:
-    """A comma-separated column."""
+def _strict(expression: str, absent: int) -> str:
+    return f"CASE typeof({expression}) WHEN 'integer' THEN {expression} ELSE {absent} END"
+
+
+def _parsed(text: str | None) -> Int64s | None:
+    """A comma-separated column; None where it holds anything but integers."""
     if not text:
         return _NONE
-    return np.fromstring(text, dtype=np.int64, sep=",")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return np.fromstring(text, dtype=np.int64, sep=",")
+        except (ValueError, DeprecationWarning):  # numpy's words for text that is no number
+            return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from steptally.trace.kinds import Rules
-from steptally.trace.nsys_database import ABSENT, Database
+from steptally.trace.nsys_database import Database, or_null
 from steptally.trace.schema import EVENTS
 
 _THREAD_BITS = 0xFFFFFF
@@ -40,13 +40,12 @@ def _calls(database: Database, global_pid: int | None) -> pl.DataFrame:
         _where(global_pid),
     )
     names, places = database.texts(found.pop("name"), missing="(unnamed call)")
-    correlation = pl.Series(found.pop("correlation"))
     return pl.DataFrame(
         {
             **found,
             "name": pl.Series(names, dtype=pl.String).str.replace(_VERSION, "").gather(places),
             "kind": pl.repeat("launch", places.size, dtype=EVENTS["kind"], eager=True),
-            "correlation": correlation.set(correlation == ABSENT, None),
+            "correlation": or_null(found["correlation"]),
         }
     )
 
