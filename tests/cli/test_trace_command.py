@@ -105,7 +105,7 @@ def test_processes_make_the_same_account(folder):
 
 def test_a_file_that_cannot_be_read_is_named_and_the_others_are_measured(folder):
     (folder / "rank2.json").write_text("no JSON at all")
-    tally = traced(folder)
+    tally = traced(*(folder / f"rank{rank}.json" for rank in range(3)))
     assert [one["rank"] for one in tally["ranks"]] == [0, 1]
     assert "rank2.json" in tally["warnings"][0]
     assert "rank2.json" in refused(folder / "rank2.json")
@@ -114,11 +114,12 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_measured(folder)
 def test_one_rank_twice_is_refused(folder):
     (folder / "copy").mkdir()
     write_rank(folder / "copy", 1)
-    assert "are both of rank 1" in refused(folder)
+    assert "rank1.json all say that they are of rank 1" in refused(folder)
 
 
 def test_nothing_there_is_refused(tmp_path):
-    assert "no trace" in refused(tmp_path / "absent.json")
+    assert "no trace" in refused(tmp_path)
+    assert "absent.json cannot be read" in refused(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize("text", ["last", "5-3", "-1", "1,2", "1-"])

@@ -12,8 +12,16 @@ if TYPE_CHECKING:
     from steptally.tally import Tally
 
 
+def make_folder(directory: Path) -> None:
+    """Make the folder before anything is read. Raises `WriteError`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"{directory} cannot be made: {error}.") from error
+
+
 def save_tally(tally: Tally, directory: Path) -> None:
-    """Write `tally.json` and `<account>.parquet` into a folder, which is made if need be.
+    """Write `tally.json` and `<account>.parquet` into a folder, beside each `rank<N>.parquet`.
 
     Rows in rows (the groups of a step) are columns of structs. Raises `WriteError`.
     """
@@ -22,11 +30,9 @@ def save_tally(tally: Tally, directory: Path) -> None:
     from steptally.trace.run_directory import write_atomically
 
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for account, rows in tally.accounts.items():
-            frame = pl.DataFrame(
-                [dataclasses.asdict(row) for row in rows], infer_schema_length=None
-            )
+            content = [dataclasses.asdict(row) for row in rows]
+            frame = pl.DataFrame(content, infer_schema_length=None)
             frame.write_parquet(directory / f"{account}.parquet")
     except OSError as error:
         raise WriteError(f"{directory} cannot be written: {error}.") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import polars as pl
 
@@ -37,9 +38,15 @@ from steptally.trace.schema import UNATTRIBUTED, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """How traces are accounted for: `steps` (first, last) restricts to these, both included."""
+    """How traces are read and accounted for.
+
+    `steps` (first, last) restricts to these, both included; `low_memory` reads no operators, so
+    that no shapes are known; `save` is a folder to keep each trace in as a parquet table.
+    """
 
     rules: Rules
+    low_memory: bool = False
+    save: Path | None = None
     steps: tuple[int, int] | None = None
     job: JobGroups | None = None
 

@@ -9,13 +9,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from itertools import count
 
 from steptally.errors import InputError
 from steptally.measure.trace_account import TraceAccount, TraceOptions, account_for_trace
-from steptally.trace.kinds import Rules
-from steptally.trace.schema import Trace
+from steptally.trace.optable import write_table
+from steptally.trace.read import TraceSource
 
 # Below this many bytes of files, starting processes takes longer than reading.
 SMALLEST_POOLED_BYTES = 64 * 2**20
@@ -23,70 +22,75 @@ SMALLEST_POOLED_BYTES = 64 * 2**20
 TASKS_AHEAD = 2
 
 
-class Source(Protocol):
-    """One trace that can be read; picklable."""
-
-    @property
-    def path(self) -> Path:
-        """The file that holds it."""
-
-    @property
-    def rank(self) -> int | None:
-        """Its rank, where that is known before it is read."""
-
-    def read(self, rules: Rules) -> Trace:
-        """Read it by these rules; raises `InputError` for what cannot be used."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One source's account, or why there is none; `is_numbered` where nothing told its rank."""
 
-    source: Source
+    source: TraceSource
     account: TraceAccount | None = None
     error: str = ""
     is_numbered: bool = False
 
 
-def measure_source(source: Source, place: int, options: TraceOptions) -> Outcome:
-    """Read and measure one source; where nothing tells its rank, it is rank `place`."""
+def measure_source(source: TraceSource, number: int, options: TraceOptions) -> Outcome:
+    """Read and measure one source; where nothing tells its rank, it is rank `number`."""
     try:
-        trace = source.read(options.rules)
+        trace = source.read(options.rules, options.low_memory)
         told = trace.rank if source.rank is None else source.rank
-        account = account_for_trace(trace, place if told is None else told, options)
+        rank = number if told is None else told
+        account = account_for_trace(trace, rank, options)
     except InputError as error:
         return Outcome(source=source, error=str(error))
+    if options.save is not None:
+        write_table(trace, options.save / f"rank{rank}.parquet")
     return Outcome(source=source, account=account, is_numbered=told is None)
 
 
 def measure_sources(
-    sources: Sequence[Source], options: TraceOptions, processes: int | None = None
+    sources: Sequence[TraceSource], options: TraceOptions, processes: int | None = None
 ) -> Iterator[Outcome]:
     """Every source's outcome as it is ready, in any order.
 
     `processes` is how many work at once (default: as many as there are cores, and one where the
     files are small). Raises `InputError` where a process is killed.
     """
-    size_bytes = sum(source.path.stat().st_size for source in sources if source.path.exists())
     if processes is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        processes = cores if size_bytes >= SMALLEST_POOLED_BYTES else 1
-    if min(processes, len(sources)) <= 1:
-        for place, source in enumerate(sources):
-            yield measure_source(source, place, options)
+        paths = {source.path for source in sources}
+        size_bytes = sum(path.stat().st_size for path in paths if path.exists())
+        processes = available_cores() if size_bytes >= SMALLEST_POOLED_BYTES else 1
+    tasks = list(zip(sources, _numbers(sources), strict=True))
+    if min(processes, len(tasks)) <= 1:
+        for source, number in tasks:
+            yield measure_source(source, number, options)
         return
-    yield from _pooled(sources, options, min(processes, len(sources)))
+    yield from _pooled(tasks, options, min(processes, len(tasks)))
 
 
-def _pooled(sources: Sequence[Source], options: TraceOptions, processes: int) -> Iterator[Outcome]:
+def available_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _numbers(sources: Sequence[TraceSource]) -> list[int]:
+    """What each source's rank is called if nothing else tells it: no other source's."""
+    told = {source.rank for source in sources}
+    free = (number for number in count() if number not in told)
+    return [next(free) if source.rank is None else source.rank for source in sources]
+
+
+def _pooled(
+    tasks: Sequence[tuple[TraceSource, int]], options: TraceOptions, processes: int
+) -> Iterator[Outcome]:
     """Processes are started afresh: a fork of polars' threads can hang."""
     context = multiprocessing.get_context("spawn")
-    places = iter(enumerate(sources))
+    waiting = iter(tasks)
     with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=context) as pool:
         running: set[Future[Outcome]] = set()
         while True:
-            while len(running) < processes * TASKS_AHEAD and (task := next(places, None)):
-                running.add(pool.submit(measure_source, task[1], task[0], options))
+            while len(running) < processes * TASKS_AHEAD and (task := next(waiting, None)):
+                running.add(pool.submit(measure_source, *task, options))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -96,7 +100,7 @@ def _pooled(sources: Sequence[Source], options: TraceOptions, processes: int) ->
                 except BrokenProcessPool as error:
                     raise InputError(
                         f"a process that read traces was killed, most likely for memory, with "
-                        f"{processes} at once: use --processes 1."
+                        f"{processes} at once: use --processes 1, or --low-memory."
                     ) from error
 
 
