@@ -41,7 +41,7 @@ odd_values = st.one_of(
     st.just({}),
 )
 fields = st.sampled_from(
-    ["ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "stream", "correlation",
+    ["ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "device", "stream", "correlation",
      "grid", "block", "Input Dims", "Input type", "Process Group Ranks", "Process Group Name",
      "Process Group Description", "Group size", "graph id", "bytes"]
 )  # fmt: skip

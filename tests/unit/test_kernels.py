@@ -123,6 +123,47 @@ def test_neighbouring_memory_bound_kernels_are_a_chain(measured):
     assert row.saved_bytes is None  # no shapes are recorded
 
 
+def shaped(name, at, dimensions, *names):
+    """An operator from `at` on for 8 µs, and kernels that run after it."""
+    types = ["c10::BFloat16"] * len(dimensions)
+    launched = [
+        kernel(kernel_name, at + 10 + 5 * i, at + 14 + 5 * i, launched=at + 1 + i)
+        for i, kernel_name in enumerate(names)
+    ]
+    return [
+        *operator(name, at, at + 8, dimensions, types),
+        *(one for pair in launched for one in pair),
+    ]
+
+
+def test_fusion_saves_the_tensor_between_two_kernels_twice(measured):
+    # add writes 4·8 elements of 2 bytes, which the multiplication reads: 2 · 64 bytes a run.
+    rounds = [
+        [
+            shaped("aten::add", at, [[4, 8], [4, 8]], ADD),
+            shaped("aten::mul", at + 20, [[4, 8], [1]], "mul_elementwise"),
+            kernel(GEMM, at + 40, at + 45, launched=at + 35),
+        ]
+        for at in (0, 100, 200)
+    ]
+    (row,) = measured(*[part for one in rounds for part in one]).fusion
+    assert (row.chain, row.count) == ((ADD, "mul_elementwise"), 3)
+    assert row.saved_bytes == 3 * 2 * 64
+
+
+def test_kernels_whose_tensors_do_not_fit_are_no_chain(measured):
+    found = measured(
+        shaped("aten::add", 0, [[4, 8], [4, 8]], ADD),
+        shaped("aten::mul", 20, [[5, 5], [1]], "mul_elementwise"),
+    )
+    assert found.fusion == ()
+
+
+def test_between_kernels_of_one_operator_no_tensor_is_known(measured):
+    (row,) = measured(shaped("aten::sum", 0, [[4, 8]], "reduce_part", "reduce_rest")).fusion
+    assert row.saved_bytes is None
+
+
 ALONE, UNDER = (10, 10, 10, 11, 10), (12, 13, 12, 12, 12)
 
 

@@ -237,10 +237,15 @@ def test_blocks_of_any_size_read_the_same_even_when_cut_inside_an_event(tmp_path
         assert pieces.events.sort("start_ns").equals(whole.events.sort("start_ns"))
 
 
-def test_events_of_cpu_runs_keep_shapes_where_they_matter(read):
-    product = {**LAUNCH, "cat": "cpu_op", "name": "aten::mm"}
-    product["args"] = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
-    other = {**product, "name": "aten::relu"}
-    trace = read([other, product])
-    assert trace.operators.select("event", "dimensions").rows() == [(1, "[[2, 3], [3, 4]]")]
-    assert trace.events.filter(pl.col("kind") == "operator").height == 2
+def test_the_shapes_of_every_operator_are_kept(read):
+    # Those of elementwise operators tell what a fusion would save; autograd's numbers are kept
+    # where they tell the phase of what is inside.
+    arguments = {"Input Dims": [[4, 8]], "Input type": ["float"], "Sequence number": 3}
+    events = [
+        {**LAUNCH, "cat": "cpu_op", "name": name, "args": arguments}
+        for name in ("aten::relu", "aten::mm")
+    ]
+    operators = read(events).operators.sort("event")
+    assert operators["dimensions"].to_list() == ["[[4, 8]]", "[[4, 8]]"]
+    assert operators["types"].to_list() == ['["float"]', '["float"]']
+    assert operators["sequence"].to_list() == [None, 3]

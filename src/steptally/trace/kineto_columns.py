@@ -74,6 +74,7 @@ class Columns:
         self._add_launches(np.flatnonzero(reads == Reads.LAUNCH), rows)
         self._add_device_work(np.flatnonzero(reads == Reads.DEVICE), rows)
         self._add_operators(np.flatnonzero(reads == Reads.OPERATOR), rows)
+        self._add_shapes(np.flatnonzero(reads == Reads.SHAPES), rows)
         for place in np.flatnonzero(reads == Reads.COLLECTIVE).tolist():
             self._add_collective(place, rows[place].args or _NOTHING)
         self.rows += len(rows)
@@ -130,6 +131,20 @@ class Columns:
                 "values": _codes(texts, [one.values for one in arguments]),
                 "sequence": counts([one.sequence for one in arguments]),
                 "forward_thread": counts([one.forward_thread for one in arguments]),
+            }
+        )
+
+    def _add_shapes(self, places: Int64s, rows: Sequence[Event]) -> None:
+        arguments = _arguments(places, rows)
+        nothing = np.zeros(places.size, dtype=np.int64)
+        self.operators.append(
+            {
+                "event": places + self.rows,
+                "dimensions": _codes(self.texts, [one.dimensions for one in arguments]),
+                "types": _codes(self.texts, [one.types for one in arguments]),
+                "values": nothing,
+                "sequence": nothing + ABSENT,
+                "forward_thread": nothing + ABSENT,
             }
         )
 

@@ -59,7 +59,8 @@ def operator_frame(columns: Columns) -> pl.DataFrame:
     spelled = {name: texts.gather(own[name]) for name in ("dimensions", "types", "values")}
     numbers = {name: _present(name, own[name]) for name in ("sequence", "forward_thread")}
     told = pl.any_horizontal(pl.col(*spelled, "sequence").is_not_null())
-    return pl.DataFrame(own | spelled | numbers).filter(told).cast(dict(OPERATORS))  # type: ignore[arg-type]
+    frame = pl.DataFrame(own | spelled | numbers).filter(told).sort("event")
+    return frame.cast(dict(OPERATORS))  # type: ignore[arg-type]
 
 
 def collective_frame(columns: Columns) -> pl.DataFrame:

@@ -19,6 +19,7 @@ class Reads(IntEnum):
     DEVICE = 2
     COLLECTIVE = 3
     OPERATOR = 4
+    SHAPES = 5  # of operators that only have to tell how large their tensors are
 
 
 class Names(dict[tuple[str | None, str], int]):
@@ -70,4 +71,4 @@ def _reads(kind: str, name: str) -> Reads:
         return Reads.COLLECTIVE
     if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
         return Reads.OPERATOR
-    return Reads.NOTHING
+    return Reads.SHAPES if kind == "operator" else Reads.NOTHING

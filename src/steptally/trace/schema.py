@@ -93,9 +93,10 @@ COLLECTIVES: Mapping[str, pl.DataType] = {
 }
 
 # Arguments of the operators where they matter: matrix products, collectives, gloo's transfers,
-# autograd's nodes and functions. Dimensions, types and values are JSON texts, one entry for each
-# argument, as the profiler wrote them. `sequence` is autograd's number of the node that a forward
-# operator (`forward_thread` 0) would make, and of a node that runs in backward (1 or more).
+# autograd's nodes and functions; of all others the dimensions and types of their tensors.
+# Dimensions, types and values are JSON texts, one entry for each argument, as the profiler wrote
+# them. `sequence` is autograd's number of the node that a forward operator (`forward_thread` 0)
+# would make, and of a node that runs in backward (1 or more).
 OPERATORS: Mapping[str, pl.DataType] = {
     "event": pl.UInt32(),
     "dimensions": pl.String(),
