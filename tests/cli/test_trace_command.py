@@ -1,5 +1,6 @@
 """`steptally trace`, as a user types it."""
 
+import gzip
 import json
 
 import polars as pl
@@ -166,3 +167,13 @@ def test_communication_that_is_not_there_is_not_applicable(tmp_path):
     assert tally["ranks"][0]["hidden_share"] == "not applicable"
     assert tally["summary"]["hidden_communication_share"] == "not applicable"
     assert "NaN" not in run(path).output
+
+
+def test_what_is_drawn_for_perfetto_can_be_read_again(folder, tmp_path):
+    drawn = tmp_path / "drawn.json.gz"
+    ranks = traced(folder, "--perfetto", drawn)["ranks"]
+    text = gzip.decompress(drawn.read_bytes()).decode()
+    assert "exposed communication" in text
+    assert f"group {TENSOR[1]}" in text
+    assert {event["pid"] for event in json.loads(text)["traceEvents"]} >= {0, 1}
+    assert [one["exposed_ns"] for one in ranks] == [20_000, 20_000]

@@ -82,3 +82,29 @@ def test_a_subset_of_ranks_says_what_it_hides():
     assert [one["rank"] for one in tally["ranks"]] == [2, 5]
     row = tally["accounts"]["trust"][0]
     assert (row["check"], row["count"], row["of"], row["verdict"]) == ("ranks read", 2, 8, "noted")
+
+
+# Device: kernels, of which NCCL; span, compute, communication, overlap in ms.
+NSYS_MS = {
+    0: (1993, 33, 299.849, 253.691, 17.173, 0),
+    1: (2017, 33, 298.662, 256.096, 8.229, 0),
+}
+
+
+def test_both_devices_of_an_nsight_export():
+    tally = traced(SHARED_TRACES.parent / "nsys" / "mfu_2gpu_before.sqlite")
+    for one in tally["ranks"]:
+        kernels, nccl, *shares = NSYS_MS[one["source"]["device"]]
+        keys = ("span_ns", "compute_ns", "communication_ns", "overlap_ns")
+        assert [round(one[key] / 1e6, 3) for key in keys] == shares
+        assert one["gaps"]["kernels"] == kernels - nccl
+        assert [group["instances"] for group in one["groups"]] == [nccl]
+    assert len(tally["ranks"]) == 2
+    assert "does not say its rank: it is shown as rank 0" in " ".join(tally["warnings"])
+
+
+@pytest.mark.parametrize("name", ["mock", "healthy_1pct"])
+def test_exports_of_other_schema_versions(name):
+    (one,) = traced(SHARED_TRACES.parent / "nsys" / f"{name}.sqlite")["ranks"]
+    assert one["busy_ns"] + one["idle_ns"] == one["span_ns"]
+    assert one["hidden_share"] == "not applicable"

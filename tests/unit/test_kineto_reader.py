@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import polars as pl
 import pytest
 
 from steptally.errors import InputError

@@ -50,6 +50,12 @@ def trace_command(
         Path | None,
         typer.Option("--save", metavar="DIR", help="Keep traces and accounts there as parquet."),
     ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            "--perfetto", metavar="FILE", help="Draw all for ui.perfetto.dev (.gz packs)."
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the tally as JSON.")] = False,
 ) -> None:
     """Account for recorded time: compute, exposed communication by group, idle, per rank and step.
@@ -70,6 +76,7 @@ def trace_command(
             processes=processes,
             low_memory=low_memory,
             save=save,
+            perfetto=perfetto,
         )
     )
     if json_output:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steptally.cli.trace_groups import check_world, job_groups
+from steptally.cli.trace_perfetto import draw
 from steptally.cli.trace_save import make_folder, save_tally
 from steptally.errors import InputError
 from steptally.job import Job, read_job
@@ -37,6 +38,7 @@ class TraceRequest:
     processes: int | None = None
     low_memory: bool = False
     save: Path | None = None
+    perfetto: Path | None = None
 
 
 def traced(request: TraceRequest) -> Tally:
@@ -78,16 +80,20 @@ def _measured(request: TraceRequest, job: Job | None) -> tuple[TraceMerge, list[
         steps=request.steps,
         job=None if job is None else job_groups(job),
     )
-    merge, warnings = TraceMerge(), []
+    merge, warnings, ranks = TraceMerge(), [], dict[str, int]()
     with shown_progress(len(sources)) as show:
         for outcome in measure_sources(sources, options, request.processes):
             show(outcome)
             if outcome.account is None and len(sources) == 1:
                 raise InputError(outcome.error)
             warnings += _taken(outcome, merge, len(sources))
+            if outcome.account is not None:
+                ranks[outcome.source.label] = outcome.account.rank
     _check_ranks(merge.accounts)
     if job is not None:
         check_world(job, merge.accounts)
+    if request.perfetto is not None:
+        draw(request.perfetto, sources, ranks, options)
     return merge, sorted(warnings)
 
 
