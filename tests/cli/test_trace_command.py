@@ -98,6 +98,8 @@ def test_chosen_steps_only(folder):
     tally = traced(folder, "--steps", "2")
     assert {one["exposed_ns"] for one in tally["ranks"]} == {10_000}
     assert {row["step"] for row in tally["accounts"]["time"]} == {2}
+    # Nothing of the other step is taken for lost or without a launch.
+    assert {row["verdict"] for row in tally["ranks"][0]["trust"]} == {"good"}
 
 
 def test_processes_make_the_same_account(folder):

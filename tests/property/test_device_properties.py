@@ -79,6 +79,19 @@ def test_rows_computed_side_by_side_are_those_computed_alone(rows):
     assert together == alone
 
 
+@given(st.lists(pieces, min_size=1, max_size=20))
+def test_steps_add_up_to_the_recording_but_for_what_they_share(rows):
+    work = work_of(rows)
+    whole = device_row(work, rank=0, step=0)
+    steps = device_step_rows(work, [1, 2, 3], rank=0)
+    for name in ("busy_ns", "compute_ns", "communication_ns", "copies_ns"):
+        parts = [getattr(row, name) for row in steps]
+        assert max(parts) <= getattr(whole, name) <= sum(parts)
+    instances = sum(group.instances for row in steps for group in row.groups)
+    assert instances == sum(group.instances for group in whole.groups)
+    assert instances == (work["kind"] == "communication").sum()
+
+
 LAUNCHED = {
     "device": pl.Int64,
     "stream": pl.Int64,

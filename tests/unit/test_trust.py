@@ -94,3 +94,14 @@ def test_ranks_that_were_not_read_are_named(measured):
     row = tally.accounts["trust"][0]
     assert (row.rank, row.check, row.count, row.of) == (None, "ranks read", 1, 1024)
     assert "whether communication waits for the others is not seen" in row.finding
+
+
+def test_groups_whose_members_were_not_read_are_named(measured):
+    groups = [
+        nccl(0, 10, group=("1", "TENSOR_MODEL_PARALLEL_GROUP"), ranks=(0, 1)),
+        nccl(20, 30, group=("2", "DATA_PARALLEL_GROUP"), ranks=(0, 2)),
+    ]
+    info = {"distributedInfo": {"world_size": 4}}
+    ranks = [measured(*groups, rank=rank, **info) for rank in (0, 1)]
+    row = tally_of(*ranks).accounts["trust"][0]
+    assert row.finding.endswith("members of DATA_PARALLEL_GROUP are among them")

@@ -20,6 +20,8 @@ from steptally.trace.intervals import Intervals, intersect, merge, total
 COMPARED = ("gemm", "attention")
 # Medians of fewer runs than this say nothing.
 FEWEST_RUNS = 5
+# Kernels of one rank that are kept: the most lengthened.
+MOST_ROWS = 50
 # A kernel counts as overlapped when communication runs for at least this part of it.
 OVERLAPPED = 0.9
 _SAME_WORK = ("name", "launch_shape", "operator_flops")
@@ -63,7 +65,7 @@ def contention(work: pl.DataFrame, rank: int) -> Contention:
         ContentionRow(rank=rank, factor=row["overlapped_median_ns"] / row["alone_median_ns"], **row)
         for row in measured.iter_rows(named=True)
     )
-    return Contention(rows=rows, net_gain=_net_gain(work, timed, measured, rows, rank))
+    return Contention(rows=rows[:MOST_ROWS], net_gain=_net_gain(work, timed, measured, rows, rank))
 
 
 def _measured_both_ways(timed: pl.DataFrame) -> pl.DataFrame:

@@ -13,6 +13,7 @@ import polars as pl
 
 from steptally.measure.contention import Contention, contention
 from steptally.measure.device_times import RecordedTimes, device_times
+from steptally.measure.device_trust import device_trust
 from steptally.measure.device_work import device_work, host_launches, with_steps
 from steptally.measure.fusion import fusion_rows
 from steptally.measure.gap_account import gap_row
@@ -21,7 +22,7 @@ from steptally.measure.host_times import host_times
 from steptally.measure.kernel_shapes import kernel_shapes
 from steptally.measure.kernels import family_rows, kernel_rows, with_families
 from steptally.measure.step_finding import FoundSteps, find_steps
-from steptally.measure.trust import device_trust, file_trust
+from steptally.measure.trust import file_trust
 from steptally.measure.wording import number_ranges
 from steptally.tally import (
     FamilyRow,
@@ -84,7 +85,11 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
     launches = host_launches(trace.events)
     work = device_work(trace.events, launches)
     found = find_steps(trace.events, work)
-    work, warnings = _selected(with_steps(work, found), found, options, trace)
+    every = with_steps(work, found)
+    work, warnings = _selected(every, found, options)
+    if len(work) < len(every):  # what other steps launched is not lost
+        others = every.join(work.select("event"), on="event", how="anti").select("correlation")
+        launches = launches.join(others.drop_nulls(), on="correlation", how="anti")
     times = device_times(work, found, rank)
     work = with_families(work, options.rules)
     shaped = work.hstack(kernel_shapes(trace, work, work["family"]))
@@ -123,7 +128,7 @@ def _of_host(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
 
 
 def _selected(
-    work: pl.DataFrame, found: FoundSteps, options: TraceOptions, trace: Trace
+    work: pl.DataFrame, found: FoundSteps, options: TraceOptions
 ) -> tuple[pl.DataFrame, list[str]]:
     """The work of the chosen steps; all of it where none are chosen, or none are known."""
     if options.steps is None:

@@ -60,7 +60,9 @@ def trace_tally(
         kernels, refusals = on_device(kernels, device)
     told = [account.source.world_size for account in accounts if account.source.world_size]
     ranks = subset_trust(
-        [account.rank for account in accounts], world_size or max(told, default=None)
+        [account.rank for account in accounts],
+        world_size or max(told, default=None),
+        _members(accounts),
     )
     figures = trace_figures(accounts)
     rows: dict[str, Sequence[Row]] = {
@@ -154,6 +156,15 @@ def _shared(families: Mapping[str, FamilyRow]) -> list[FamilyRow]:
         for row in families.values()
     ]
     return sorted(rows, key=lambda row: (-row.total_ns, row.family))
+
+
+def _members(accounts: Sequence[TraceAccount]) -> dict[str, set[int]]:
+    """The ranks of all process groups of each name, as far as the traces tell them."""
+    members: dict[str, set[int]] = defaultdict(set)
+    for account in accounts:
+        for name, facts in account.groups.items():
+            members[name].update(facts.ranks)
+    return members
 
 
 def _by_ranks(told: Iterable[tuple[int, str]]) -> list[str]:

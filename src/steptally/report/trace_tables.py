@@ -140,7 +140,7 @@ def step_table(rows: Sequence[TimeRow]) -> Table:
         by_step[row.step, row.partial].append(row)
     return Table(
         title="Steps",
-        note="device time of the work launched in each step, the mean of the ranks named",
+        note="the work launched in each step, the mean of the ranks named",
         columns=("step", "ranks", "span", "compute", "communication", "exposed", "hidden", "idle"),
         text_columns=2,
         least_wanted=("communication",),
