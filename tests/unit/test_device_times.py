@@ -232,6 +232,24 @@ def test_a_job_names_groups_by_their_ranks(measured):
     ]
 
 
+def test_a_shortened_list_of_ranks_still_finds_its_group(measured):
+    # torch writes the first 29 ranks of a long list, and the last.
+    members = tuple(range(0, 1024, 8))
+    job = JobGroups(
+        source="job",
+        names={
+            members: ("DATA_PARALLEL_GROUP_WITH_CP",),
+            tuple(range(1, 1024, 8)): ("DATA_PARALLEL_GROUP_WITH_CP",),
+            tuple(range(0, 1016, 8)): ("CONTEXT_PARALLEL_GROUP",),
+        },
+    )
+    events = nccl(0, 10, group=("4", "undefined"), ranks=members)
+    shortened = ", ".join(map(str, members[:29]))
+    events[0]["args"]["Process Group Ranks"] = f"[{shortened}, ..., {members[-1]}]"
+    (group,) = measured(events, job=job).times.recording.groups
+    assert (group.group, group.axis, group.size) == ("DATA_PARALLEL_GROUP_WITH_CP", "dp", 128)
+
+
 def test_copies_are_neither_compute_nor_communication(measured):
     row = measured(kernel("gemm", 0, 10), nccl(20, 60), copy(50, 80)).times.recording
     assert microseconds(row, "busy", "compute", "communication", "exposed") == (70, 10, 40, 40)

@@ -112,6 +112,11 @@ def _check_ranks(accounts: Sequence[TraceAccount]) -> None:
     """Raises `InputError` where nothing could be read, or traces turn out to be of one rank."""
     if not accounts:
         raise InputError("no trace could be read: name files that a profiler wrote.")
+    if all(account.times.recording is None for account in accounts):
+        raise InputError(
+            f"{accounts[0].source.source} holds no kernel, copy, operator or collective: there is "
+            "no time to account for; record with ProfilerActivity.CPU and CUDA."
+        )
     seen: dict[int, str] = {}
     for account in accounts:
         if account.rank in seen:

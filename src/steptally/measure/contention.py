@@ -19,7 +19,7 @@ from steptally.trace.intervals import Intervals, intersect, merge, total
 # Families whose kernels take the same time for the same launch: elementwise kernels vary.
 COMPARED = ("gemm", "attention")
 # Medians of fewer runs than this say nothing.
-FEWEST_RUNS = 5
+FEWEST_RUNS = 3
 # Kernels of one rank that are kept: the most lengthened.
 MOST_ROWS = 50
 # A kernel counts as overlapped when communication runs for at least this part of it.

@@ -7,7 +7,8 @@ torch's DeviceMesh (`mesh_tp`). A group that neither its name nor its ranks tell
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -52,6 +53,9 @@ AXES: Mapping[str, str] = {
 }
 
 
+_NUMBER = re.compile(r"\b\d{1,9}\b")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroups:
     """A job's process groups, from their members (sorted) to Megatron's names of the group.
@@ -90,10 +94,10 @@ def name_groups(trace: Trace, job: JobGroups | None) -> tuple[Trace, dict[str, G
     """
     facts: dict[str, GroupFacts] = {}
     renamed: dict[str, str] = {}
-    for label, number, ranks, size in _groups(trace):
-        name = _best_name(trace, job, label, number, ranks)
-        renamed[label] = name
-        facts[name] = GroupFacts(axis=_axis(name), size=size, ranks=ranks)
+    for group in _groups(trace):
+        name = _best_name(trace, job, group)
+        renamed[group.label] = name
+        facts[name] = GroupFacts(axis=_axis(name), size=group.size, ranks=group.ranks)
     changed = {old: new for old, new in renamed.items() if old != new}
     if changed:
         trace = replace(trace, events=trace.events.with_columns(pl.col("group").replace(changed)))
@@ -111,38 +115,72 @@ def with_axes(row: TimeRow, facts: Mapping[str, GroupFacts]) -> TimeRow:
     return replace(row, groups=groups)
 
 
-def _groups(trace: Trace) -> list[tuple[str, str | None, tuple[int, ...], int | None]]:
-    """Label, number, members and size of each group that communicates in the trace."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A group as the trace has it; `listed` is its list of ranks as written, maybe shortened."""
+
+    label: str
+    number: str | None
+    ranks: tuple[int, ...]
+    listed: str
+    size: int | None
+
+
+def _groups(trace: Trace) -> Iterator[_Group]:
+    """Each group that communicates in the trace."""
     used = trace.events.select("group", "collective").drop_nulls().unique()
     used = used.filter(pl.col("group") != UNATTRIBUTED)
     columns = ("group_name", "group_ranks", "group_size")
     told = trace.collectives.select(columns)[used["collective"]].with_columns(used["group"])
-    listed = {group.name: group for group in trace.groups}
-    groups = []
-    for label, number, ranks, size in (
-        told.unique("group", maintain_order=True).select("group", *columns).iter_rows()
-    ):
-        members = _members(ranks)
-        if not members and number in listed:
-            members = listed[number].ranks
-        groups.append((label, number, members, size or len(members) or None))
-    return groups
+    known = {group.name: group.ranks for group in trace.groups}
+    each = told.unique("group", maintain_order=True).select("group", *columns)
+    for label, number, listed, size in each.iter_rows():
+        ranks = _members(listed) or known.get(number, ())
+        yield _Group(
+            label=label,
+            number=number,
+            ranks=ranks,
+            listed=listed or "",
+            size=size or len(ranks) or None,
+        )
 
 
-def _best_name(
-    trace: Trace, job: JobGroups | None, label: str, number: str | None, ranks: tuple[int, ...]
-) -> str:
-    if axis_of(label):
-        return label
-    for group in trace.groups:
-        if group.name == number and axis_of(group.description):
-            return group.description
-    names = job.names.get(tuple(sorted(ranks)), ()) if job else ()
+def _best_name(trace: Trace, job: JobGroups | None, group: _Group) -> str:
+    if axis_of(group.label):
+        return group.label
+    for listed in trace.groups:
+        if listed.name == group.number and axis_of(listed.description):
+            return listed.description
+    names = _names_in_job(job, group) if job else ()
     # Several groups with the same members: named together where they do not join the same axis.
     axes = {AXES.get(name) for name in names}
     if len(axes) > 1:
         return " or ".join(names)
-    return names[0] if names else label
+    return names[0] if names else group.label
+
+
+def _names_in_job(job: JobGroups, group: _Group) -> Sequence[str]:
+    """The job's names of these members; of a shortened list, if it fits one group alone."""
+    if group.ranks or "..." not in group.listed:
+        return job.names.get(tuple(sorted(group.ranks)), ())
+    first, last = _ends(group.listed)
+    fitting = [
+        names
+        for members, names in job.names.items()
+        if len(members) == group.size and members[: len(first)] == first and members[-1:] == last
+    ]
+    return fitting[0] if len(fitting) == 1 else ()
+
+
+def _ends(listed: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The first ranks and the last one of a list that torch has shortened.
+
+    >>> _ends("[0, 8, 16, ..., 1016]")
+    ((0, 8, 16), (1016,))
+    """
+    first, _, last = listed.partition("...")
+    numbers = [tuple(int(rank) for rank in _NUMBER.findall(part)) for part in (first, last)]
+    return numbers[0], numbers[1][-1:]
 
 
 def _axis(name: str) -> str | None:

@@ -20,6 +20,7 @@ from steptally.trace.intervals import (
     Intervals,
     clip,
     intersect,
+    merge,
     subtract,
     total,
     unite,
@@ -163,9 +164,23 @@ def _group_times(
 def _pairs(communication: Mapping[str, Intervals], lanes: Lanes) -> list[tuple[GroupPair, ...]]:
     """Of each row, the groups that communicate at the same time, with how long they do."""
     found: list[list[GroupPair]] = [[] for _ in range(lanes.count)]
-    for one, other in combinations(sorted(communication), 2):
+    shared = _covered_twice(communication)
+    touching = [name for name, own in communication.items() if intersect(own, shared).size]
+    for one, other in combinations(sorted(touching), 2):
         both = lanes.totals(intersect(communication[one], communication[other]))
         for pairs, overlap_ns in zip(found, both, strict=True):
             if overlap_ns:
                 pairs.append(GroupPair(groups=(one, other), overlap_ns=overlap_ns))
     return [tuple(pairs) for pairs in found]
+
+
+def _covered_twice(communication: Mapping[str, Intervals]) -> Intervals:
+    """The times in which more than one group communicates."""
+    starts = np.concatenate([EMPTY[:, 0], *(own[:, 0] for own in communication.values())])
+    ends = np.concatenate([EMPTY[:, 1], *(own[:, 1] for own in communication.values())])
+    edges = np.sort(np.concatenate((starts, ends)))
+    depth = np.searchsorted(np.sort(starts), edges, side="right") - np.searchsorted(
+        np.sort(ends), edges, side="right"
+    )
+    wanted = depth[:-1] > 1
+    return merge(edges[:-1][wanted], edges[1:][wanted])

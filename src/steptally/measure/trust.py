@@ -37,7 +37,8 @@ def subset_trust(
     """
     size = world_size or len(read)
     missing = max(0, size - len(read))
-    finding = f"{len(read):,} of {size:,} ranks are read"
+    verb = "is" if len(read) == 1 else "are"
+    finding = f"{len(read):,} of {size:,} ranks {verb} read"
     if missing:
         finding += (
             ": whether communication waits for the others is not seen, nor whether they are slower"
@@ -46,7 +47,9 @@ def subset_trust(
         if cut:
             finding += f"; members of {', '.join(cut)} are among them"
     elif world_size is None:
-        finding = f"{len(read):,} ranks are read; the files do not say how many there were"
+        finding = (
+            f"{len(read):,} rank{'s' * (len(read) != 1)} {verb} read; nothing says of how many"
+        )
     return TrustRow(
         rank=None,
         check="ranks read",

@@ -33,8 +33,9 @@ def trace_tables(tally: Tally) -> list[tuple[str, Table]]:
             tables.append((account, table))
     if "recording" in tally.accounts:  # a run's report draws its steps as bars
         rows = [*tally.accounts.get("partial_steps", ()), *tally.accounts.get("time", ())]
-        table = step_table([row for row in rows if isinstance(row, TimeRow)])
-        tables.insert(1, ("time", table))
+        if rows:
+            table = step_table([row for row in rows if isinstance(row, TimeRow)])
+            tables.insert(1, ("time", table))
     return tables
 
 
