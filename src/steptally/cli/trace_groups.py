@@ -29,7 +29,9 @@ def job_groups(job: Job) -> JobGroups:
     )
 
     names: dict[tuple[int, ...], dict[str, str]] = {}
-    kinds = ((DENSE_GROUPS, dense_sizes(job.layout)), (EXPERT_GROUPS, expert_sizes(job.layout)))
+    kinds = [(DENSE_GROUPS, dense_sizes(job.layout))]
+    if job.architecture.num_experts:
+        kinds.append((EXPERT_GROUPS, expert_sizes(job.layout)))
     # Groups of one axis first: they are what Megatron communicates in most.
     ordered = sorted(
         (
