@@ -81,6 +81,28 @@ def test_the_roofline_tells_what_bounds_a_kernel(measured):
     assert row.roof_share == pytest.approx(1.024e8 / (1024 / 448 * 1e8))
 
 
+def test_a_kernel_that_moves_tensors_has_bytes_and_a_rate(measured):
+    # add reads 2 · 32 elements of 2 bytes and writes 32: 192 bytes in 4 µs, 48 % of 1e8 byte/s.
+    found = measured(shaped("aten::add", 0, [[4, 8], [4, 8]], ADD))
+    (row,), _ = on_device(found.kernels, DEVICE)
+    assert (row.shaped, row.flops, row.bytes) == (1, None, 192)
+    assert row.bytes_per_s == pytest.approx(4.8e7)
+    assert (row.bound, row.roof_share, row.peak_share) == ("memory", pytest.approx(0.48), None)
+
+
+def test_a_copy_does_not_read_what_it_writes(measured):
+    (row,) = measured(shaped("aten::copy_", 0, [[4, 8], [4, 8]], "direct_copy_kernel")).kernels
+    assert row.bytes == 2 * 32 * 2
+
+
+def test_a_rate_above_the_roof_of_memory_is_the_caches(measured):
+    found = measured(
+        *operator("aten::add", 0, 8, [[64, 64]], ["float"]), kernel(ADD, 9, 10, launched=1)
+    )
+    (row,), refusals = on_device(found.kernels, DEVICE)
+    assert (row.bound, refusals) == ("cache", [])
+
+
 def test_a_rate_above_the_peak_is_refused(measured):
     (row,), refusals = on_device(measured(matmul(0, (20, 20.5, GEMM))).kernels, DEVICE)
     assert (row.peak_share, row.bound) == (None, None)

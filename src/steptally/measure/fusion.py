@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import polars as pl
 
-from steptally.measure.operands import operand_sizes
+from steptally.measure.operands import KEEP_SHAPE
 from steptally.tally import FusionRow
-from steptally.trace.schema import Trace
 
 MEMORY_BOUND = ("elementwise", "norm", "reduction", "copy")
-# Their output has the shape of their broadcast inputs; a reduction's has not.
-KEEP_SHAPE = ("elementwise", "norm", "copy")
 # Chains of one rank that are kept: the longest in time.
 MOST_CHAINS = 50
 _PLACE = ("device", "stream", "step")
 
 
-def fusion_rows(trace: Trace, work: pl.DataFrame, rank: int) -> list[FusionRow]:
+def fusion_rows(work: pl.DataFrame, rank: int) -> list[FusionRow]:
     """The chains of a rank, those with the most time first; equal chains are counted together.
 
-    `work` has the columns `family` and `step`. A chain ends at a step's end, and at any other work
-    of its stream.
+    `work` has the columns `family`, `step` and those of `operand_sizes`. A chain ends at a step's
+    end, and at any other work of its stream.
     """
     ordered = work.sort("device", "stream", "start_ns", maintain_order=True)
     bound = (pl.col("kind") == "compute") & pl.col("family").is_in(MEMORY_BOUND)
@@ -34,9 +31,10 @@ def fusion_rows(trace: Trace, work: pl.DataFrame, rank: int) -> list[FusionRow]:
         *_PLACE,
         "name",
         "family",
+        *("operator", "out_elements", "out_bytes", "in_elements"),
         bound=bound,
         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
-    ).hstack(operand_sizes(trace, ordered))
+    )
     paired = _paired(placed)
     breaks = pl.any_horizontal(
         pl.col("bound", *_PLACE).ne_missing(pl.col("bound", *_PLACE).shift(1)),

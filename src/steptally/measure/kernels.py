@@ -36,11 +36,12 @@ def with_families(work: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
     """One row for each name, the longest in all first.
 
-    `work` has the columns `family`, `flops`, `bytes` and `dtype` (`kernel_shapes`).
+    `work` has the columns of `kernel_shapes` and `operand_sizes`, and `family`. Products have FLOPs
+    and bytes, kernels that only move tensors have bytes.
     """
-    kernels = _kernels(work)
+    kernels = _kernels(work).with_columns(bytes=pl.coalesce("bytes", "moved_bytes"))
     whole_ns = int(kernels["duration_ns"].cast(pl.Int128).sum())
-    shaped = pl.col("flops").is_not_null()
+    shaped = pl.any_horizontal(pl.col("flops", "bytes").is_not_null())
     grouped = kernels.group_by("name", "family").agg(
         count=pl.len(),
         total_ns=pl.col("duration_ns").cast(pl.Int128).sum(),
@@ -49,9 +50,10 @@ def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
         max_ns=pl.col("duration_ns").max(),
         shaped=shaped.sum(),
         shaped_ns=pl.col("duration_ns").filter(shaped).cast(pl.Int128).sum(),
-        flops=pl.col("flops").filter(shaped).cast(pl.Int128).sum(),
-        bytes=pl.col("bytes").filter(shaped).sum(),
-        sized=(shaped & pl.col("bytes").is_not_null()).sum(),
+        flops=pl.col("flops").cast(pl.Int128).sum(),
+        computed=pl.col("flops").is_not_null().sum(),
+        bytes=pl.col("bytes").cast(pl.Int128).sum(),
+        sized=pl.col("bytes").is_not_null().sum(),
         dtype=pl.col("dtype").drop_nulls().mode().sort().first(),
     )
     return [
@@ -59,8 +61,8 @@ def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
             KernelRow(
                 rank=rank,
                 share=row["total_ns"] / whole_ns if whole_ns else 0.0,
-                flops=row["flops"] if row["shaped"] else None,
-                bytes=row["bytes"] if row["sized"] and row["sized"] == row["shaped"] else None,
+                flops=row["flops"] if row["shaped"] == row["computed"] > 0 else None,
+                bytes=row["bytes"] if row["shaped"] == row["sized"] > 0 else None,
                 dtype=short_dtype(row["dtype"] or ""),
                 **{name: row[name] for name in _COUNTED},
             )
@@ -120,30 +122,41 @@ def _kernels(work: pl.DataFrame) -> pl.DataFrame:
 
 def with_rate(row: KernelRow) -> KernelRow:
     """The row with its rate and intensity, over the runs whose shapes are told."""
-    if not row.flops or not row.shaped_ns:
+    if not row.shaped_ns:
         return row
     return replace(
         row,
-        flops_per_s=row.flops / row.shaped_ns * 1e9,
-        intensity=row.flops / row.bytes if row.bytes else None,
+        flops_per_s=row.flops / row.shaped_ns * 1e9 if row.flops else None,
+        bytes_per_s=row.bytes / row.shaped_ns * 1e9 if row.bytes else None,
+        intensity=row.flops / row.bytes if row.flops and row.bytes else None,
     )
 
 
 def _on_roofline(row: KernelRow, device: Device) -> KernelRow:
-    peak = device.dense_peak_flops_per_s.get(_peak_dtype(row))
-    if row.flops_per_s is None or not peak:
-        return row
+    """The row against the device's peak, and against min(peak, intensity · bandwidth).
+
+    A kernel that only moves tensors has the bandwidth alone above it.
+    """
     bandwidth = device.memory_bandwidth_bytes_per_s
-    rate = row.flops_per_s
+    if row.flops is None:
+        if row.bytes_per_s is None or not bandwidth:
+            return row
+        return _under(row, row.bytes_per_s / bandwidth, "memory")
+    peak, rate = device.dense_peak_flops_per_s.get(_peak_dtype(row)), row.flops_per_s
+    if rate is None or not peak:
+        return row
     row = replace(row, peak_share=rate / peak)
     if not row.intensity or not bandwidth:
         return row
     memory_roof = row.intensity * bandwidth
-    return replace(
-        row,
-        roof_share=rate / min(peak, memory_roof),
-        bound="memory" if memory_roof < peak else "compute",
-    )
+    bound = "memory" if memory_roof < peak else "compute"
+    return _under(row, rate / min(peak, memory_roof), bound)
+
+
+def _under(row: KernelRow, share: float, bound: str) -> KernelRow:
+    """Above the roof of memory a kernel can be: small tensors stay in the cache."""
+    is_cached = bound == "memory" and share > 1
+    return replace(row, roof_share=share, bound="cache" if is_cached else bound)
 
 
 def _peak_dtype(row: KernelRow) -> str:

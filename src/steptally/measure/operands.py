@@ -13,55 +13,72 @@ from steptally.measure.operand_dtype import operand_dtype
 from steptally.trace.dtypes import ELEMENT_BYTES
 from steptally.trace.schema import Trace
 
-_NAMES = ("dimensions", "types")
+# Their output has the shape of their broadcast inputs; a reduction's has not.
+KEEP_SHAPE = ("elementwise", "norm", "copy")
+# In-place operators that do not read the tensor that they write, their first argument.
+_ONLY_WRITE = ("aten::copy_", "aten::fill_", "aten::zero_")
+
+_CALL = ("operator_name", "dimensions", "types")
 _SIZES: dict[str, pl.DataType] = {
     "out_elements": pl.Int64(),
     "out_bytes": pl.Int64(),
     "in_elements": pl.List(pl.Int64),
+    "moved_bytes": pl.Int64(),
 }
 _LARGEST = 2**53
 
 
 def operand_sizes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """`operator`, `out_elements`, `out_bytes` and `in_elements` of each row; null where untold.
+    """What each kernel's operator reads and writes; null where no shapes tell.
 
-    `operator` numbers the operators; several kernels can be of one. The output is the inputs'
-    broadcast, as of elementwise operators, norms and copies.
+    Columns: `operator`, a number of the operator, of which several kernels can be; `out_elements`
+    and `out_bytes` of its output, the inputs' broadcast, as of elementwise operators, norms and
+    copies; `in_elements`, a list of its inputs' elements; `moved_bytes`, read and written, of a
+    kernel that is its operator's only one and whose family keeps shapes (column `family`).
     """
     shaped = trace.operators.drop_nulls("dimensions")
     operators = (
-        trace.events.select("thread", "start_ns", "end_ns", "kind")[shaped["event"]]
-        .hstack(shaped.select(_NAMES))
+        trace.events.select("thread", "start_ns", "end_ns", "kind", operator_name="name")[
+            shaped["event"]
+        ]
+        .hstack(shaped.select("dimensions", "types"))
         .filter(pl.col("kind") == "operator")
         .drop("kind")
         .with_row_index("operator")
     )
-    linked = launching_operators(kernels, operators).select("row", "operator", *_NAMES)
-    distinct = linked.select(_NAMES).unique()
-    read = [_sizes(*shapes) for shapes in distinct.iter_rows()]
+    linked = launching_operators(kernels, operators).select("row", "family", "operator", *_CALL)
+    distinct = linked.select(_CALL).unique()
+    read = [_sizes(*call) for call in distinct.iter_rows()]
     told = distinct.hstack(pl.DataFrame(read, schema=_SIZES, orient="row"))
-    sizes = linked.join(told, on=_NAMES, how="inner", nulls_equal=True).drop(_NAMES)
+    only = (pl.len().over("operator") == 1) & pl.col("family").is_in(KEEP_SHAPE)
+    sizes = (
+        linked.join(told, on=_CALL, how="inner", nulls_equal=True)
+        .with_columns(moved_bytes=pl.when(only).then("moved_bytes"))
+        .drop("family", *_CALL)
+    )
     rows = pl.DataFrame({"row": pl.arange(len(kernels), eager=True, dtype=pl.UInt32)})
     return rows.join(sizes, on="row", how="left", maintain_order="left").drop("row")
 
 
 def _sizes(
-    dimensions: str, types: str | None
-) -> tuple[int | None, int | None, Sequence[int] | None]:
+    name: str, dimensions: str, types: str | None
+) -> tuple[int | None, int | None, Sequence[int] | None, int | None]:
     try:
         shapes = msgspec.json.decode(dimensions, type=list[list[int]])
     except (msgspec.DecodeError, msgspec.ValidationError):  # lists of tensors: untold
-        return None, None, None
+        return None, None, None, None
     tensors = [shape for shape in shapes if shape]
     output = _broadcast(tensors)
-    if output is None:
-        return None, None, None
+    inputs = [math.prod(shape) for shape in tensors]
+    if output is None or not 0 < math.prod(output) < _LARGEST or max(inputs) > _LARGEST:
+        return None, None, None, None
     elements = math.prod(output)
     dtype = operand_dtype(types)
-    inputs = [math.prod(shape) for shape in tensors]
-    if not 0 < elements < _LARGEST or max(inputs) > _LARGEST:
-        return None, None, None
-    return elements, elements * ELEMENT_BYTES[dtype] if dtype else None, inputs
+    if not dtype:
+        return elements, None, inputs, None
+    size = ELEMENT_BYTES[dtype]
+    moved = elements + sum(inputs[1:] if name in _ONLY_WRITE else inputs)
+    return elements, elements * size, inputs, moved * size
 
 
 def _broadcast(shapes: Sequence[list[int]]) -> list[int] | None:

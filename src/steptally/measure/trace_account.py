@@ -21,6 +21,7 @@ from steptally.measure.group_axes import GroupFacts, JobGroups, name_groups, wit
 from steptally.measure.host_times import host_times
 from steptally.measure.kernel_shapes import kernel_shapes
 from steptally.measure.kernels import family_rows, kernel_rows, with_families
+from steptally.measure.operands import operand_sizes
 from steptally.measure.step_finding import FoundSteps, find_steps
 from steptally.measure.trust import file_trust
 from steptally.measure.wording import number_ranges
@@ -92,7 +93,8 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
         launches = launches.join(others.drop_nulls(), on="correlation", how="anti")
     times = device_times(work, found, rank)
     work = with_families(work, options.rules)
-    shaped = work.hstack(kernel_shapes(trace, work, work["family"]))
+    sizes = operand_sizes(trace, work)
+    shaped = work.hstack(kernel_shapes(trace, work, work["family"])).hstack(sizes)
     gaps = gap_row(work, trace.events, launches, rank)
     return TraceAccount(
         rank=rank,
@@ -101,7 +103,7 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
         gaps=gaps,
         kernels=tuple(kernel_rows(shaped, rank)),
         families=tuple(family_rows(work, rank)),
-        fusion=tuple(fusion_rows(trace, work, rank)),
+        fusion=tuple(fusion_rows(shaped, rank)),
         contention=contention(shaped, rank),
         trust=(
             *file_trust(trace, rank),

@@ -80,12 +80,32 @@ def kernel_table(rows: Sequence[KernelRow]) -> Table:
         note="over all ranks read; rates are of the runs whose shapes are told",
         columns=(
             *("kernel", "family", "dtype", "bound"),
-            *("count", "in all", "share", "median", "max", "FLOP/s", "FLOP/byte", "of peak"),
+            *(
+                "count",
+                "in all",
+                "share",
+                "median",
+                "max",
+                "FLOP/s",
+                "bytes/s",
+                "FLOP/byte",
+                "of peak",
+            ),
             "of roof",
         ),
         text_columns=4,
         least_wanted=(
-            *("max", "FLOP/byte", "dtype", "of roof", "of peak", "bound", "FLOP/s", "family"),
+            *(
+                "max",
+                "FLOP/byte",
+                "dtype",
+                "of roof",
+                "of peak",
+                "bound",
+                "bytes/s",
+                "FLOP/s",
+                "family",
+            ),
         ),
         rows=tuple(
             (
@@ -99,6 +119,7 @@ def kernel_table(rows: Sequence[KernelRow]) -> Table:
                 duration(row.median_ns),
                 duration(row.max_ns),
                 _or_nothing(row.flops_per_s, "FLOP/s"),
+                _or_nothing(row.bytes_per_s, "byte/s"),
                 _or_nothing(row.intensity, ""),
                 _or_nothing(row.peak_share, "1"),
                 _or_nothing(row.roof_share, "1"),

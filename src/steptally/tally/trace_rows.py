@@ -121,7 +121,8 @@ class KernelRow:
     `share` is `total_ns` over the summed durations of all kernels. `median_ns` over several ranks
     is the median of the ranks' medians. `flops` and `bytes` are those of the `shaped` runs whose
     shapes the trace tells, which took `shaped_ns`; rates rest on these alone: `flops_per_s`,
-    `peak_share` of the device's dense peak, `bound` (compute or memory) of the roofline.
+    `bytes_per_s`, `peak_share` of the device's dense peak, `roof_share` of the roofline and what
+    bounds it (`bound`: compute, memory; cache where it is above the roof of memory).
     """
 
     name: str
@@ -139,6 +140,7 @@ class KernelRow:
     bytes: int | None = None
     dtype: str | None = None
     flops_per_s: float | None = None
+    bytes_per_s: float | None = None
     intensity: float | None = None
     peak_share: float | None = None
     roof_share: float | None = None
