@@ -24,6 +24,8 @@ ABSENT = -1  # of ids and counts, which are never negative; null in the frames
 _LARGEST = np.iinfo(np.int64).max
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 _NOTHING = Arguments()
+# Complete events, and those that say nothing of anyone's work: metadata, flows, instants, counters.
+_READ_PHASES = frozenset(("X", "M", "s", "t", "f", "i", "I", "C"))
 
 # Columns of every event; of calls that launch; of events on a device; of operators.
 EVENT_COLUMNS = ("code", "start_ns", "end_ns", "process", "thread")
@@ -47,11 +49,13 @@ class Columns:
     rows: int = 0
     unknown_categories: Counter[str] = field(default_factory=Counter)
     timeless_events: int = 0
+    unread_events: int = 0
 
     def add(self, events: Sequence[Event]) -> None:
         """Take the events of one block that are intervals of someone's work."""
         names = self.names
         rows = [event for event in events if event.ph == "X"]
+        self.unread_events += sum(event.ph not in _READ_PHASES for event in events)
         codes = np.array([names[event.cat, event.name] for event in rows], dtype=np.int64)
         if codes.size and codes.min() < 0:
             kept = codes != NOT_KEPT
@@ -86,10 +90,13 @@ class Columns:
 
     def losses(self) -> list[Loss]:
         """Events that were read and could not be used."""
-        if not self.timeless_events:
-            return []
-        reason = "no usable time, or a negative duration"
-        return [Loss(reason=reason, events=self.timeless_events)]
+        counts = {
+            "no usable time, or a negative duration": self.timeless_events,
+            'a phase ("ph") that Kineto does not write: steptally reads complete events (X)': (
+                self.unread_events
+            ),
+        }
+        return [Loss(reason=reason, events=count) for reason, count in counts.items() if count]
 
     def _count_unknown(self, left_out: Any) -> None:
         for event in left_out:

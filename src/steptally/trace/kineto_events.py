@@ -85,6 +85,9 @@ class DecodedFile:
                 # A block may have been cut inside an event: its rest belongs to the next.
                 carried = saved.rest.encode() + b"," if saved.rest.strip() else b""
                 if saved.reached_end:
+                    # What follows is no event; but an archive is whole only where its end is.
+                    for _ in self.blocks:
+                        pass
                     return
                 if len(carried) > _MOST_CARRIED:
                     self._lose("text that is no whole event", saved.rest)

@@ -109,7 +109,9 @@ def _event(value: dict[str, Any]) -> Event | None:
     if not event.ph:
         return None
     event.name, event.cat = _readable(event.name), event.cat and _readable(event.cat)
-    event.ts, event.dur = times["ts"], times["dur"]
+    event.ts, event.dur = (
+        _readable(time) if isinstance(time, str) else time for time in times.values()
+    )
     event.args = None if arguments is None else _spelled(arguments)
     return event
 
