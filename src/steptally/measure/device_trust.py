@@ -9,8 +9,8 @@ from steptally.measure.launch_calls import (
     capturing_calls,
     graph_launches,
     is_graph_launch,
+    kernel_launches,
     unseen_replays,
-    working_calls,
 )
 from steptally.measure.step_finding import FoundSteps
 from steptally.measure.trust import BUSY_BASED, DOWNGRADED, GOOD, NOTED, judged
@@ -25,6 +25,7 @@ LONGEST_NS = 3_600 * 10**9
 # Clocks of host and device that agree to this do not move a gap from one cause to another.
 CLOCKS_AGREE_NS = 10_000
 
+_PLACED = ("device", "stream", "start_ns", "end_ns")
 LAUNCH_BASED = "gaps, steps of work without a launch"
 
 
@@ -64,13 +65,8 @@ def _unlinked(work: pl.DataFrame, rank: int) -> TrustRow:
 
 
 def _lost(work: pl.DataFrame, launches: pl.DataFrame, rank: int) -> TrustRow:
-    """Launches of which the device shows nothing.
-
-    A call may put nothing on the device (a memset of no bytes): one kind of call that is lost now
-    and then is noted, whole stretches are a fault.
-    """
-    calls = working_calls(launches).filter(~is_graph_launch())
-    kernels = calls.filter(pl.col("launch_name").str.contains("Launch"))
+    """Launched kernels of which the device shows nothing; a graph's launch is no kernel's."""
+    kernels = kernel_launches(launches)
     lost = kernels.join(work.select("correlation"), on="correlation", how="anti")
     return judged(
         rank,
@@ -91,7 +87,7 @@ def _overlong(work: pl.DataFrame, recording: TimeRow, rank: int) -> TrustRow:
     ordered = work.filter(~is_graph_launch().fill_null(False) & (pl.col("kind") != "graph"))
     held = 0
     spans: list[tuple[int, int]] = []
-    for stream in ordered.partition_by("device", "stream"):
+    for stream in ordered.select(_PLACED).partition_by("device", "stream"):
         start, end = stream["start_ns"].to_numpy(), stream["end_ns"].to_numpy()
         # Of the later starts, those before this end: all but the last are held entirely, as far
         # as they themselves run in order.
@@ -116,7 +112,7 @@ def _overlong(work: pl.DataFrame, recording: TimeRow, rank: int) -> TrustRow:
 
 def _same_stream(work: pl.DataFrame, rank: int) -> TrustRow:
     """Neighbours on one stream that overlap: programmatic dependent launch, branches of graphs."""
-    ordered = work.sort("device", "stream", "start_ns").select(
+    ordered = work.select(  # by start, as work is
         "start_ns", "end_ns", before_ns=pl.col("end_ns").shift(1).over("device", "stream")
     )
     overlap = ordered.drop_nulls("before_ns").select(

@@ -25,9 +25,8 @@ def fusion_rows(work: pl.DataFrame, rank: int) -> list[FusionRow]:
     `work` has the columns `family`, `step` and those of `operand_sizes`. A chain ends at a step's
     end, and at any other work of its stream.
     """
-    ordered = work.sort("device", "stream", "start_ns", maintain_order=True)
     bound = (pl.col("kind") == "compute") & pl.col("family").is_in(MEMORY_BOUND)
-    placed = ordered.select(
+    needed = work.select(
         *_PLACE,
         "name",
         "family",
@@ -35,6 +34,7 @@ def fusion_rows(work: pl.DataFrame, rank: int) -> list[FusionRow]:
         bound=bound,
         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
     )
+    placed = needed.sort("device", "stream", maintain_order=True)  # by start, as work is
     paired = _paired(placed)
     breaks = pl.any_horizontal(
         pl.col("bound", *_PLACE).ne_missing(pl.col("bound", *_PLACE).shift(1)),

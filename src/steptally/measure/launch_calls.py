@@ -16,7 +16,8 @@ _SYNCHRONISES = (
 # What stream capture forbids, or a graph could not repeat: waiting, and changing what is allocated.
 _NOT_CAPTURED = rf"{_SYNCHRONISES}|(Malloc|Free|HostAlloc|HostRegister|MemAlloc|MemFree)(_|Host|$)"
 _CAPTURES = r"StreamEndCapture|GraphInstantiate"
-_LAUNCHES = r"Launch|^(cuda|hip|cu)Mem(cpy|set)"
+_LAUNCHES = r"Launch"
+_NO_KERNEL = rf"{_GRAPH}|HostFunc|MultiDevice|LaunchAttribute"
 
 
 def is_graph_launch() -> pl.Expr:
@@ -52,12 +53,9 @@ def uncapturable_calls(launches: pl.DataFrame) -> pl.DataFrame:
     return launches.filter(_named(launches, _NOT_CAPTURED))
 
 
-def working_calls(launches: pl.DataFrame) -> pl.DataFrame:
-    """The calls that give the device something to do."""
-    is_work = _named(launches, _LAUNCHES)
-    return launches.filter(
-        is_work & ~pl.col("launch_name").str.contains("HostFunc|Cooperat.*Multi")
-    )
+def kernel_launches(launches: pl.DataFrame) -> pl.DataFrame:
+    """The calls that each put one kernel on the device."""
+    return launches.filter(_named(launches, _LAUNCHES, but=_NO_KERNEL))
 
 
 def launching_threads(work: pl.DataFrame) -> list[int | None]:
@@ -65,7 +63,8 @@ def launching_threads(work: pl.DataFrame) -> list[int | None]:
     return work.filter(pl.col("launch_start_ns").is_not_null())["thread"].unique().to_list()
 
 
-def _named(launches: pl.DataFrame, pattern: str) -> pl.Expr:
+def _named(launches: pl.DataFrame, pattern: str, but: str = r"$^") -> pl.Expr:
     """Matches each distinct name once: a recording has hundreds of thousands of calls."""
     names = launches["launch_name"].unique()
-    return pl.col("launch_name").is_in(names.filter(names.str.contains(pattern)).implode())
+    wanted = names.filter(names.str.contains(pattern) & ~names.str.contains(but))
+    return pl.col("launch_name").is_in(wanted.implode())

@@ -37,6 +37,9 @@ def operand_sizes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     kernel that is its operator's only one and whose family keeps shapes (column `family`).
     """
     shaped = trace.operators.drop_nulls("dimensions")
+    if shaped.is_empty():
+        nothing = {"operator": pl.UInt32(), **_SIZES}
+        return pl.DataFrame({name: [None] * len(kernels) for name in nothing}, schema=nothing)
     operators = (
         trace.events.select("thread", "start_ns", "end_ns", "kind", operator_name="name")[
             shaped["event"]

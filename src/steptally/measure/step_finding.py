@@ -107,7 +107,10 @@ def _device_annotations(events: pl.DataFrame, work: pl.DataFrame) -> pl.DataFram
 
 def _counting_annotations(events: pl.DataFrame) -> pl.DataFrame:
     """Annotations named like steps: numbered by their names, or in order of time without one."""
-    annotations = events.filter(pl.col("kind") == "annotation")
+    # NVTX ranges may have a million names: the pattern is tried on those that it can match.
+    annotations = events.filter(pl.col("kind") == "annotation").filter(
+        pl.col("name").str.contains("(?i)iter|step")
+    )
     names = annotations["name"].unique()
     counts = {
         name: int(found.group(1) or -1) for name in names if (found := _COUNTS_STEPS.match(name))
@@ -142,8 +145,8 @@ def _periods(work: pl.DataFrame) -> npt.NDArray[np.int64]:
     earlier. Where in the period a step begins is a matter of choice: at the longest typical pause.
     """
     rows = np.flatnonzero(work["kind"].is_in(("compute", "communication")).to_numpy())
-    kernels = work[rows]
-    code = kernels["name"].rank("dense").to_numpy().astype(np.int64)
+    kernels = work.select("name", "start_ns", "end_ns")[rows]
+    code = kernels["name"].cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
     period = _period(code)
     if not period:
         return np.empty(0, dtype=np.int64)
