@@ -91,6 +91,7 @@ def test_a_job_cannot_be_given_for_a_file_alone(steptally, run_directory):
         {"warnings": [3]},
         {"job": None},
         {"figures": {}},
+        {"accounts": {"parameters": [{"name": "x", "count": "\ud800", "active": 1}]}},
     ],
 )
 def test_a_damaged_tally_is_one_sentence_and_no_traceback(steptally, run_directory, change):

@@ -45,11 +45,28 @@ def test_m097_06_an_mfu_over_a_wrong_peak_is_put_right():
     assert found.figures["mfu"].value == pytest.approx(0.703, abs=0.001)
 
 
+@pytest.mark.parametrize(("printed", "told"), [(563.0, False), (5.63, True)])
+def test_m097_06_a_printed_mfu_is_a_percentage_or_a_share(printed, told):
+    found = mfu("llama-3-8b", mfu=printed, peak_tflops=312.0, device="MI355X")
+    assert found.figures["mfu"].value == pytest.approx(0.703, abs=0.001)
+    assert any("taken as a share, 563 %" in warning for warning in found.warnings) == told
+
+
+def test_an_mfu_of_40_is_40_percent():
+    printed = {"peak_tflops": 989.4, "device": "h100-sxm-80"}
+    for value in (0.4, 40.0):
+        assert mfu("llama-3-8b", mfu=value, **printed).figures["mfu"].value == pytest.approx(0.4)
+    # No share of 5.63 is possible there: 5,570 TFLOP/s.
+    assert mfu("llama-3-8b", mfu=5.63, **printed).figures["mfu"].value == pytest.approx(0.0563)
+
+
 def test_m097_09_no_peak_of_the_catalogue_is_a_sparse_one():
     # pytorch/torchtitan#1393: B200's datasheet figure of 4.5 PFLOP/s is with 2:4 sparsity.
     assert device_peak(find_device("B200"), "bf16").flops_per_s == pytest.approx(2.25e15, rel=0.01)
     for device in catalogue().values():
-        if device.sparsity_factor > 1 and {"bf16", "fp8"} <= set(device.dense_peak_flops_per_s):
+        if device.sparsity_factor("bf16") > 1 and {"bf16", "fp8"} <= set(
+            device.dense_peak_flops_per_s
+        ):
             peaks = device.dense_peak_flops_per_s
             assert peaks["fp8"] / peaks["bf16"] == pytest.approx(2.0, rel=0.03), device.name
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from steptally.errors import InputError
-from steptally.job import read_job
+from steptally.job import job_from_settings, read_job
 from steptally.predict.conventions import ALL, CONVENTIONS, EXACT_CAUSAL, convert, find_convention
 from steptally.predict.flops import predict_flops, useful_flops
 from steptally.predict.parameters import model_size
@@ -139,3 +139,24 @@ def test_an_unknown_convention_is_refused_with_the_list():
 def test_every_convention_stands_in_the_docs():
     text = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text()
     assert all(f"| `{name}`" in text for name in CONVENTIONS)
+
+
+def test_megatron_counts_packed_documents_by_their_squares_and_real_tokens():
+    # num_floating_point_operations(args, batch, seqlen_squared_sum_in_batch=…,
+    # total_real_tokens_in_batch=…): 6·h·(3h + h + 8h + v) a token, 6·h·L²/2 · 2 a document.
+    job = job_from_settings(
+        {
+            "num_layers": 1,
+            "hidden_size": 512,
+            "num_attention_heads": 8,
+            "seq_length": 2048,
+            "vocab_size": 1024,
+            "make_vocab_size_divisible_by": 1,
+            "global_batch_size": 8,
+        }
+    )
+    documents = (512, 300, 1000)
+    per_token = 6 * 512 * (4 * 512 + 8 * 512 + 1024)
+    squares = sum(length**2 for length in documents)
+    counted = useful_flops(job, find_convention("megatron-lm"), documents)
+    assert counted == 8 * (sum(documents) * per_token + 6 * 512 * squares)

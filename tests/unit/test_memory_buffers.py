@@ -8,7 +8,7 @@ from steptally.job import job_from_settings
 from steptally.predict.buckets import chunk_buckets
 from steptally.predict.memory.buffers import chunk_buffers, chunk_weights
 from steptally.predict.memory.dimensions import dimensions
-from steptally.predict.memory.program import chunk_program
+from steptally.predict.memory.program import stage_programs
 from steptally.predict.memory.weights import layer_weights
 from steptally.predict.shards import chunk_shards
 from steptally.predict.stages import model_chunks
@@ -17,8 +17,9 @@ from steptally.predict.stages import model_chunks
 def both_counts(job):
     """(elements here, elements of the buckets) of every chunk, dense and expert."""
     sizes = dimensions(job)
+    programs = stage_programs(job)
     for chunk in model_chunks(job):
-        program = chunk_program(job.architecture, chunk)
+        program = programs[chunk.pp][chunk.vpp]
         weights = chunk_weights(job, sizes, program, lambda kind: layer_weights(sizes, kind))
         ours = chunk_buffers(job, weights, program)
         shards = chunk_shards(job, chunk)

@@ -51,6 +51,14 @@ def test_what_megatron_would_refuse_is_not_proposed(changes):
     assert "use_distributed_optimizer" not in names
 
 
+def test_what_megatron_would_build_and_not_train_is_not_proposed(changes):
+    # A recomputed MLP with biases never ends its backward; without biases it is a change as any.
+    mlp = "recompute_granularity=selective recompute_modules=mlp"
+    assert mlp not in [change.name for change in changes]
+    settings = (*GPT3, "add_bias_linear=false")
+    assert mlp in [change.name for change in predict_changes(read_job("gpt3-175b", settings))]
+
+
 def test_experts_have_modules_of_their_own_to_recompute():
     settings = ("expert_model_parallel_size=4", "world_size=8", "global_batch_size=8", "bf16=true")
     names = {change.name for change in predict_changes(read_job("mixtral-8x7b", settings), DEVICE)}

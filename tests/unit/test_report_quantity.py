@@ -45,6 +45,8 @@ def test_an_integer_that_is_rounded_is_given_exactly_too():
 
 def test_an_integer_beyond_the_range_of_floats_is_still_written():
     assert quantity(10**400, "FLOP") == "1.000e400 FLOP"
+    assert quantity(10**400, "byte") == "1.000e400 byte"
+    assert quantity(10**400, "s") == "1.000e400 s"
 
 
 @pytest.mark.parametrize("unit", ["FLOP", "byte", "s", "1", "token/s", "byte/s", "FLOP/s", "x"])

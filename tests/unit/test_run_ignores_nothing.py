@@ -93,7 +93,10 @@ READ = {
     "recompute_granularity": ({}, "selective"),
     "recompute_method": (FULL, "block"),
     "recompute_num_layers": (FULL, 2),
-    "recompute_modules": ({"recompute_granularity": "selective"}, "mlp"),
+    "recompute_modules": (
+        {"recompute_granularity": "selective", "add_bias_linear": False},
+        "mlp",
+    ),
     "distribute_saved_activations": (TP2 | FULL, True),
     "num_distributed_optimizer_instances": (
         {"world_size": 2, "use_distributed_optimizer": True},

@@ -171,6 +171,29 @@ REFUSED = {
         },
         r"replicas of the experts \(2\) as of the other layers \(1\)",
     ),
+    "an all-gather of unequal parts over gloo": (
+        EXPERTS
+        | {
+            "world_size": 4,
+            "tensor_model_parallel_size": 2,
+            "expert_model_parallel_size": 2,
+            "sequence_parallel": True,
+            "moe_token_dispatcher_type": "alltoall",
+        },
+        "expert_tensor_parallel_size 2 gathers unequal numbers",
+    ),
+    "a recomputed MLP with biases": (
+        {
+            "recompute_granularity": "selective",
+            "recompute_modules": "mlp",
+            "add_bias_linear": True,
+        },
+        "backward never ends",
+    ),
+    "more padded capacity than tokens": (
+        EXPERTS | {"moe_expert_capacity_factor": 2.1, "moe_pad_expert_input_to_capacity": True},
+        "rows of a rank's 32 tokens",
+    ),
     "query groups shared between tensor ranks": (
         TP2 | {"num_query_groups": 1},
         "num_query_groups 1 is not divisible by tensor_model_parallel_size 2",

@@ -77,7 +77,8 @@ def device_as_json(device: Device) -> dict[str, Any]:
         "dense_peak_flops_per_s": dict(device.dense_peak_flops_per_s),
         "accumulate": dict(device.accumulate),
         "formats": list(device.formats),
-        "sparsity_factor": device.sparsity_factor,
+        "sparsity_factor": max(device.sparsity_factors.values(), default=1.0),
+        "sparsity_factors": dict(device.sparsity_factors),
         "memory_bytes": device.memory_bytes,
         "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
         "multiprocessors": device.multiprocessors,
@@ -161,9 +162,8 @@ def device_lines(device: Device) -> list[tuple[str, str]]:
         unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
         into = f", accumulated in {accumulate}" if accumulate else ""
         lines.append((f"{plain} peak", f"{peak / TERA:g} {unit} dense{into}"))
-    sparse = f"×{device.sparsity_factor:g}" if device.sparsity_factor > 1 else "none published"
     lines += [
-        ("2:4 sparsity", sparse),
+        ("2:4 sparsity", _sparsity(device)),
         ("formats", ", ".join(device.formats) or "not listed"),
         ("memory", f"{(device.memory_bytes or 0) // GIB} GiB nominal"),
         ("memory bandwidth", _gigabytes(device.memory_bandwidth_bytes_per_s)),
@@ -175,6 +175,16 @@ def device_lines(device: Device) -> list[tuple[str, str]]:
         ("source", device.source),
     ]
     return [*lines, ("note", device.note)] if device.note else lines
+
+
+def _sparsity(device: Device) -> str:
+    """`×2 (tf32, fp16, bf16), ×1.33 (fp4)`."""
+    dtypes: dict[float, list[str]] = {}
+    for dtype, factor in device.sparsity_factors.items():
+        if "_accumulate_" not in dtype:
+            dtypes.setdefault(factor, []).append(dtype)
+    found = [f"×{factor:.3g} ({', '.join(names)})" for factor, names in dtypes.items()]
+    return ", ".join(found) or "none published"
 
 
 def _gigabytes(bytes_per_s: float | None, what: str = "") -> str:

@@ -25,6 +25,7 @@ VERBS: tuple[str, ...] = (
     "traffic",
     "memory",
     "trace",
+    "compare",
     "validate",
     "devices",
     "models",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from steptally.errors import InputError
 from steptally.job import Device, Job
@@ -30,7 +30,10 @@ SAME_PEAK = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One measured speed at most, and what to divide it by. Rates are of one device."""
+    """One measured speed at most, and what to divide it by. Rates are of one device.
+
+    `mfu` is as printed, a share or a percentage (`mfu_as_share`).
+    """
 
     step_time_s: float | None = None
     tokens_per_s_per_device: float | None = None
@@ -62,6 +65,8 @@ def throughput(
     """
     _check(measured)
     peak, warnings = peak_of(job, measured)
+    measured, about_mfu = mfu_as_share(measured, peak)
+    warnings += about_mfu
     step_time_s = _step_time(job, convention, packed_lengths, measured)
     if step_time_s is None:
         return Throughput(warnings=tuple(warnings))
@@ -97,6 +102,21 @@ def _check(measured: Measured) -> None:
             "--mfu needs --peak-tflops: an MFU is a share of a peak, and only the one who printed "
             "it knows which; give the peak that it was divided by."
         )
+
+
+def mfu_as_share(measured: Measured, peak: Peak | None) -> tuple[Measured, list[str]]:
+    """What was measured, with the printed MFU as a share; and how it was understood.
+
+    Up to 1 it is a share. Above, it is a percentage, unless the device could do the share: over a
+    peak that is too small an MFU is over 100 % (AMD-AGI/Primus#772).
+    """
+    printed, stated_tflops = measured.mfu, measured.peak_tflops
+    if printed is None or stated_tflops is None or printed <= 1:
+        return measured, []
+    if peak is not None and printed * stated_tflops * TERA <= peak.flops_per_s:
+        share = f"--mfu {printed:g} is taken as a share, {100 * printed:g} %"
+        return measured, [f"{share}: if it is {printed:g} %, pass {printed / 100:g}."]
+    return replace(measured, mfu=printed / 100), []
 
 
 def peak_of(job: Job, measured: Measured) -> tuple[Peak | None, list[str]]:

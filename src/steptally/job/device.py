@@ -16,8 +16,9 @@ class Device:
     point, int32 for int8). `source` says where the figures come from: a data sheet, or a
     measurement; `note` says what a reader of the figures must know. Bandwidths are bytes/s in one
     direction: `link` joins devices of one `link_domain_size`, `host` is PCIe or NVLink-C2C to the
-    CPU. `formats` are the number formats of the matrix units; `sparsity_factor` is the published
-    2:4-sparse peak over the dense one. The last four fields serve finding a device by its name.
+    CPU. `formats` are the number formats of the matrix units; `sparsity_factors` maps a dtype
+    to its published 2:4-sparse peak over the dense one (absent: 1, no structured sparsity). The
+    last four fields serve finding a device by its name.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Device:
     note: str = ""
     accumulate: Mapping[str, str] = field(default_factory=dict)
     formats: tuple[str, ...] = ()
-    sparsity_factor: float = 1.0
+    sparsity_factors: Mapping[str, float] = field(default_factory=dict)
     multiprocessors: int | None = None
     compute_capability: str = ""
     link: str = ""
@@ -45,6 +46,15 @@ class Device:
     name_words: tuple[str, ...] = ()
     driver_name_is_bare: bool = False
     usual: bool = False
+
+    def sparsity_factor(self, dtype: str) -> float:
+        """How often the dense peak of `dtype` the published 2:4-sparse one is; 1 for none.
+
+        >>> from steptally.job.catalog.devices import find_device
+        >>> [find_device("MI355X").sparsity_factor(dtype) for dtype in ("bf16", "fp4")]
+        [2.0, 1.0]
+        """
+        return self.sparsity_factors.get(dtype, 1.0)
 
     def has_format(self, number_format: str) -> bool:
         """Whether the matrix units take this format (`bf16`, `fp8`, `mxfp8`, `nvfp4`, …)."""

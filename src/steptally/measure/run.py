@@ -23,7 +23,7 @@ from steptally.measure.steps import (
 )
 from steptally.measure.summary import common_steps, executed_flops, time_figures
 from steptally.measure.wording import number_ranges
-from steptally.tally import Row, Tally
+from steptally.tally import PEAK_ALLOCATED, Row, Tally
 from steptally.trace.run_directory import RunDirectory
 
 
@@ -38,14 +38,15 @@ def measure_run(directory: RunDirectory) -> Tally:
     ranks, trace_warnings = _measure_ranks(directory, manifest, world_size)
     flops = executed_flops(ranks, world_size)
     job = manifest.get("job")
+    kind = _memory_kind(manifest)
     return Tally(
         basis="measured",
         job=job if isinstance(job, dict) else {},
-        summary={**step_figures(steps), **flops.figures, **time_figures(ranks)},
+        summary={**step_figures(steps, kind), **flops.figures, **time_figures(ranks)},
         accounts=_present(
             {
                 **_traced_accounts(ranks),
-                "memory": memory_rows(steps, _memory_kind(manifest)),
+                "memory": memory_rows(steps, kind),
                 "steps": [line.row() for line in steps.lines],
             }
         ),
@@ -142,4 +143,4 @@ def _memory_kind(manifest: Mapping[str, Any]) -> str:
     """What the recorder's peak is of: torch's allocations on a GPU, else the process."""
     rows = manifest.get("ranks") or []
     on_gpu = any(row.get("device") not in (None, "cpu") for row in rows)
-    return "peak allocated on the device" if on_gpu else "peak resident memory of the process"
+    return PEAK_ALLOCATED if on_gpu else "peak resident memory of the process"

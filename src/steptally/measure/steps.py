@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Annotated, Any
 
@@ -109,10 +109,11 @@ def _use(ranks: Sequence[StepLine]) -> str:
     return "traced" if any(line.traced for line in ranks) else "counted"
 
 
-def step_figures(steps: Steps) -> dict[str, Figure]:
+def step_figures(steps: Steps, memory_convention: str = "") -> dict[str, Figure]:
     """Step time with its range, tokens per step and second, the cost of tracing, loss, memory.
 
-    What the steps do not tell is left out, and `step_refusals` says why.
+    `memory_convention` says what the recorder's peak is of. What the steps do not tell is left out,
+    and `step_refusals` says why.
     """
     figures: dict[str, Figure] = {}
     walls = sorted(steps.counted.values())
@@ -129,7 +130,7 @@ def step_figures(steps: Steps) -> dict[str, Figure]:
                 "× an untraced step",
                 f"median wall of {_which(steps.traced, 'traced')} / step_time_s",
             )
-    return figures | _loss_figures(steps) | _memory_figure(steps)
+    return figures | _loss_figures(steps) | _memory_figure(steps, memory_convention)
 
 
 def step_refusals(steps: Steps) -> list[str]:
@@ -211,13 +212,14 @@ def _loss_figures(steps: Steps) -> dict[str, Figure]:
     }
 
 
-def _memory_figure(steps: Steps) -> dict[str, Figure]:
+def _memory_figure(steps: Steps, convention: str) -> dict[str, Figure]:
     peaks = _peaks(steps)
     if not peaks:
         return {}
     rank = max(peaks, key=lambda rank: peaks[rank])
     origin = f"rank {rank} of {len(peaks)} that reported"
-    return {"peak_memory_bytes_max": _measured(peaks[rank], "byte", origin)}
+    figure = _measured(peaks[rank], "byte", origin)
+    return {"peak_memory_bytes_max": replace(figure, convention=convention)}
 
 
 def _peaks(steps: Steps) -> dict[int, int]:

@@ -10,10 +10,9 @@ from steptally.measure.wording import number_ranges
 from steptally.tally import Figure
 
 NOT_APPLICABLE = "not applicable"
-FLOPS_CONVENTION = (
-    "2·m·n·k of every recorded matrix product, whole squares where attention is unfused; "
-    "elementwise operations not counted"
-)
+# The name under which `predict` counts the same.
+EXECUTED = "executed"
+COUNTED = "2·m·n·k of every matrix product, no elementwise operations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,8 @@ def executed_flops(ranks: Sequence[RankAccount], world_size: int) -> Findings:
         value=by_step[first],
         unit="FLOP",
         basis="measured",
-        convention=FLOPS_CONVENTION,
-        origin=f"recorded shapes of {world_size} ranks in step {first}"
+        convention=EXECUTED,
+        origin=f"{COUNTED}; recorded shapes of {world_size} ranks in step {first}"
         + (", equal in all traced steps" if len(by_step) > 1 and not warnings else ""),
     )
     return Findings(figures={"flops_per_step_executed": figure}, warnings=warnings)

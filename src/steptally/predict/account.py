@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from steptally.job import Job
+from steptally.job.training_faults import training_faults
 from steptally.predict.attention_kernel import attention_kernel, attention_kernel_assumption
 from steptally.predict.convention import EXACT_CAUSAL, Convention
 from steptally.predict.conventions import APPROXIMATIONS, CONVENTIONS
@@ -84,7 +85,12 @@ def predict(
             "conventions": convention_rows(job, packed_lengths),
             "parameters": parameters,
         },
-        warnings=(*job.notes, *named_model_warnings(job, parameters), *assumptions(job)),
+        warnings=(
+            *job.notes,
+            *training_faults(job),
+            *named_model_warnings(job, parameters),
+            *assumptions(job),
+        ),
         refusals=not_counted(job),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from steptally.job.device import Device
 from steptally.job.job import Job
+from steptally.job.training_faults import training_faults
 from steptally.predict.attention_kernel import attention_kernel_assumption
 from steptally.predict.gemm_relief import with_relief
 from steptally.predict.gemms import predict_gemms
@@ -47,7 +48,7 @@ def gemms_tally(
         convention="executed",
         summary=summary,
         accounts={"gemms": rows},
-        warnings=_warnings(job, device),
+        warnings=(*job.notes, *training_faults(job), *_warnings(job, device)),
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from steptally.errors import InputError
 from steptally.job import Architecture, Job
@@ -22,8 +22,7 @@ HYBRID_LETTERS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerKind:
+class LayerKind(NamedTuple):
     """One kind of decoder layer.
 
     `mixer` is `attention`, `mla`, `mamba` or `none`; `mlp` is `dense`, `moe` or `none`. `window`

@@ -9,7 +9,7 @@ transformer/pipeline_parallel_layer_layout.py).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from steptally.errors import InputError
 
@@ -17,8 +17,7 @@ REPEATED_GROUP = re.compile(r"\(([^)]+)\)\*(\d+)")
 REPEATED_LETTER = re.compile(r"(.)\*(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutStage:
+class LayoutStage(NamedTuple):
     """How many decoder layers and MTP depths one (virtual) stage holds."""
 
     decoder_layers: int

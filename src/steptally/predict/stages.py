@@ -7,15 +7,14 @@ A *chunk* is what one virtual stage of one pipeline rank builds. Sources, all in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from steptally.errors import InputError
 from steptally.job.job import Job
 from steptally.predict.pipeline_layout import LayoutStage, parse_pipeline_layout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(NamedTuple):
     """The model part of one pipeline rank `pp` and virtual stage `vpp`, both from 0.
 
     `layers` are decoder layer numbers from 0 over the whole model. `embedding`: token embedding at

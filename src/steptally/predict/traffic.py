@@ -124,11 +124,6 @@ def traffic_warnings(job: Job) -> list[str]:
         )
     if job.architecture.num_experts is not None:
         found.append("routing is taken to be balanced: every expert gets the same tokens")
-        if job.layout.tensor_model_parallel_size > 1 and not job.layout.sequence_parallel:
-            found.append(
-                "experts with tensor parallelism and without sequence_parallel: megatron-core "
-                "0.16.1 refuses to train this (MoELayer.forward); set sequence_parallel"
-            )
     return found
 
 

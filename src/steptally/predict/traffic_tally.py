@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steptally.job.job import Job
+from steptally.job.training_faults import training_faults
 from steptally.predict.traffic import (
     predict_groups,
     predict_traffic,
@@ -26,7 +27,7 @@ def traffic_tally(job: Job, rank: int = 0) -> Tally:
         convention="bytes of the full tensor of each collective, not on the wire",
         summary=_sums(rows, rank),
         accounts={"traffic": rows, "groups": predict_groups(job, rank)},
-        warnings=traffic_warnings(job),
+        warnings=(*job.notes, *training_faults(job), *traffic_warnings(job)),
         refusals=traffic_refusals(job),
     )
 

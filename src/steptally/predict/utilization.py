@@ -110,8 +110,8 @@ def step_time_of_flops(
 
 def is_sparse_peak(stated_flops_per_s: float, peak: Peak) -> bool:
     """Whether a stated peak is the device's peak with 2:4 structured sparsity."""
-    sparse = peak.flops_per_s * peak.device.sparsity_factor
-    return peak.device.sparsity_factor > 1 and abs(stated_flops_per_s / sparse - 1) < SAME
+    factor = peak.device.sparsity_factor(peak.dtype)
+    return factor > 1 and abs(stated_flops_per_s / (peak.flops_per_s * factor) - 1) < SAME
 
 
 def rebased(share: float, divided_by_flops_per_s: float, peak: Peak) -> float:
@@ -147,10 +147,12 @@ def _likely_causes(job: Job, rate: Rate, convention: Convention, peak: Peak) -> 
         causes.append(
             f"the figure is of the whole cluster: {share / devices:.1%} over {devices} devices"
         )
-    if 1 < share <= peak.device.sparsity_factor:
+    factor = peak.device.sparsity_factor(peak.dtype)
+    if 1 < share <= factor:
+        sparse = factor * peak.flops_per_s / TERA
         causes.append(
-            "it was made with the sparse peak: the catalogue's are dense, half of the figure that "
-            "data sheets print large"
+            f"it was made with the sparse peak, which data sheets print large ({sparse:g} TFLOP/s "
+            f"of {peak.dtype}): the catalogue's are dense"
         )
     causes += _other_conventions(job, rate, convention, peak)
     causes += _other_devices(rate, peak)

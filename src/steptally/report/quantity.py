@@ -35,7 +35,10 @@ def quantity(value: Value, unit: str) -> str:
         return printable(value)
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} (not a finite number)"
-    return _number(value, unit)
+    try:
+        return _number(value, unit)
+    except OverflowError:  # an integer beyond every float
+        return f"{_power_of_ten(value)} {printable(unit)}"
 
 
 def _number(value: int | float, unit: str) -> str:

@@ -43,7 +43,7 @@ def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
 
 def _noted(tally: Tally, account: str, table: Table) -> Table:
     """The table without columns that say nothing, its note beginning with the account's basis."""
-    table = _without_constant_columns(table)
+    table = without_constant_columns(table)
     return replace(table, note=f"{printable(tally.basis_of(account))}; {table.note}")
 
 
@@ -310,7 +310,7 @@ def _shortened(table: Table, most_rows: int) -> Table:
     )
 
 
-def _without_constant_columns(table: Table) -> Table:
+def without_constant_columns(table: Table) -> Table:
     """Leave out columns that say nothing, and say once what a column of words repeats."""
     dropped, said_once = [], []
     for place, values in enumerate(zip(*table.rows, strict=True)):

@@ -56,9 +56,9 @@ def print_tally(
     print_losses(losses(points), basis, console)
     print_memory(tally, console)
     for table in account_tables(tally, most_rows=most_rows):
-        _print_table(table, console)
-    _print_messages("Warnings", "!", tally.warnings, "yellow", console)
-    _print_messages("Refused: not known, and how to supply it", "×", tally.refusals, "red", console)
+        print_table(table, console)
+    print_messages("Warnings", "!", tally.warnings, "yellow", console)
+    print_messages("Refused: not known, and how to supply it", "×", tally.refusals, "red", console)
 
 
 def _print_job(tally: Tally, console: Console) -> None:
@@ -127,7 +127,8 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
         console.print(grid)
 
 
-def _print_table(table: Table, console: Console) -> None:
+def print_table(table: Table, console: Console) -> None:
+    """Print a table in the columns that the console has room for, and say what is left out."""
     print_heading(table.title, table.note, console)
     table, no_room = fit_columns(table, console.width)
     if not table.headings:
@@ -183,9 +184,10 @@ def _drawn(
     return drawn
 
 
-def _print_messages(
+def print_messages(
     title: str, sign: str, messages: Sequence[str], colour: str, console: Console
 ) -> None:
+    """Print sentences under a title, each behind its sign; nothing where there are none."""
     if not messages:
         return
     print_heading(title, "", console)

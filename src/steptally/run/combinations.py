@@ -15,7 +15,8 @@ from steptally.engine.stages import stages_of, virtual_stages
 from steptally.errors import InputError
 from steptally.job import Job
 from steptally.job.rules import nearest_multiples
-from steptally.run.expert_combinations import EXPERT_RULES
+from steptally.job.training_faults import training_faults
+from steptally.run.expert_combinations import EXPERT_RULES, gloo_gathers_equal_parts
 
 
 def check_combinations(job: Job, parts: EngineParts) -> None:
@@ -25,11 +26,19 @@ def check_combinations(job: Job, parts: EngineParts) -> None:
     if job.architecture.num_experts is not None:
         for rule in EXPERT_RULES:
             rule(job)
+        if not parts.cuda:
+            gloo_gathers_equal_parts(job)
     if not uses_transformer_engine(job, parts):
         for rule in LOCAL_RULES:
             rule(job)
         if parts.cuda and parts.apex is None:
             norms_know_sequence_parallel(job)
+
+
+def it_trains(job: Job) -> None:
+    """Every verb says what Megatron-Core would not train; a run refuses it."""
+    for fault in training_faults(job):
+        raise InputError(fault)
 
 
 def interleaving_with_two_stages(job: Job) -> None:
@@ -286,6 +295,7 @@ def _every_layer_has_experts(job: Job) -> bool:
 
 
 RULES = (
+    it_trains,
     layout_text_holds_every_layer,
     interleaving_with_two_stages,
     interleaving_has_enough_micro_batches,

@@ -12,14 +12,8 @@ from steptally.job import Job
 
 
 def experts_train(job: Job) -> None:
-    """Experts under tensor parallelism, and in half precision."""
-    layout, recipe = job.layout, job.recipe
-    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
-        raise InputError(
-            f"num_experts with tensor_model_parallel_size {layout.tensor_model_parallel_size} "
-            f"trains only with sequence_parallel: set sequence_parallel."
-        )
-    if recipe.fp16 and layout.expert_model_parallel_size > 1:
+    """Expert parallelism in half precision."""
+    if job.recipe.fp16 and job.layout.expert_model_parallel_size > 1:
         raise InputError("expert_model_parallel_size above 1 does not train in fp16: use bf16.")
 
 
@@ -115,6 +109,27 @@ def expert_capacity_is_stated(job: Job) -> None:
         raise InputError(
             "moe_expert_capacity_factor does not work with moe_router_load_balancing_type "
             "sinkhorn: use aux_loss."
+        )
+
+
+def gloo_gathers_equal_parts(job: Job) -> None:
+    """NCCL's all-gather and reduce-scatter take parts of unequal sizes, gloo's do not.
+
+    The all-to-all dispatcher gathers what each rank of an expert's tensor-parallel group received,
+    which is unequal but for padding, or where every rank has all experts.
+    """
+    layout, recipe = job.layout, job.recipe
+    if (
+        recipe.moe_token_dispatcher_type == "alltoall"
+        and layout.expert_tensor_parallel_size > 1
+        and layout.expert_model_parallel_size > 1
+        and not recipe.moe_pad_expert_input_to_capacity
+    ):
+        raise InputError(
+            f"moe_token_dispatcher_type alltoall with expert_tensor_parallel_size "
+            f"{layout.expert_tensor_parallel_size} gathers unequal numbers of tokens, which gloo "
+            f"cannot: set expert_tensor_parallel_size=1, moe_token_dispatcher_type=allgather, or "
+            f"moe_pad_expert_input_to_capacity with moe_expert_capacity_factor."
         )
 
 

@@ -1,6 +1,9 @@
 """THE RESULT: figures with basis, unit and convention, and accounts of typed rows."""
 
-from steptally.tally.figure import Figure
+from steptally.tally.compare import COMPARISON_SCHEMA, Comparison, compare_tallies
+from steptally.tally.compare_account import Section
+from steptally.tally.figure import PEAK_ALLOCATED, Figure
+from steptally.tally.line import Line
 from steptally.tally.rows import (
     ConventionRow,
     FlopsRow,
@@ -33,7 +36,10 @@ from steptally.tally.trace_rows import (
 )
 
 __all__ = [
+    "COMPARISON_SCHEMA",
+    "PEAK_ALLOCATED",
     "SCHEMA",
+    "Comparison",
     "ContentionRow",
     "ConventionRow",
     "FamilyRow",
@@ -46,6 +52,7 @@ __all__ = [
     "GroupRow",
     "GroupTime",
     "KernelRow",
+    "Line",
     "LoggedRow",
     "LossRow",
     "MemoryChangeRow",
@@ -55,11 +62,13 @@ __all__ = [
     "NetGainRow",
     "ParametersRow",
     "Row",
+    "Section",
     "SourceRow",
     "StepRow",
     "Tally",
     "TimeRow",
     "TrafficRow",
     "TrustRow",
+    "compare_tallies",
     "tally_from_json",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The convention of a peak that torch's allocator tells: max_memory_allocated.
+PEAK_ALLOCATED = "peak allocated on the device"
 BASES = ("predicted", "rehearsed", "measured")
 
 

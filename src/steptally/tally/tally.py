@@ -82,7 +82,12 @@ def tally_from_json(text: str, source: str = "tally") -> Tally:
         raise InputError(f"{source} has schema {found!r}: this steptally reads {SCHEMA!r}.")
     try:
         return _from_json(content)
-    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
+    except KeyError as error:
+        raise InputError(
+            f"{source} is no whole tally, it lacks {error}: name what count, gemms, traffic, "
+            f"memory, mfu, run or report print with --json."
+        ) from error
+    except (AttributeError, TypeError, ValueError, msgspec.ValidationError) as error:
         raise InputError(f"{source} is a damaged tally ({error!r}): make it again.") from error
 
 

@@ -29,6 +29,7 @@ NOISE = (
     "oam",
     "corporation",
 )
+WITHOUT_SPARSITY = ("fp64", "fp32")  # on ordinary and on matrix units
 LARGEST_DEVICE_FILE_BYTES = 1_000_000
 
 
@@ -75,7 +76,7 @@ def _device(name: str, table: Mapping[str, Any], source: str) -> Device:
                 if not dtype.startswith("fp64")
             },
             formats=tuple(table["formats"]) if "formats" in table else (),
-            sparsity_factor=float(table.get("sparsity", 1)),
+            sparsity_factors=_sparsity_factors(table),
             memory_bytes=int(table["memory_gib"] * GIB),
             memory_bandwidth_bytes_per_s=table["memory_gb_per_s"] * GIGA,
             multiprocessors=table.get("multiprocessors"),
@@ -93,6 +94,17 @@ def _device(name: str, table: Mapping[str, Any], source: str) -> Device:
         raise InputError(
             f"{source}: the table [{name}] is incomplete or damaged: {error!r}."
         ) from error
+
+
+def _sparsity_factors(table: Mapping[str, Any]) -> dict[str, float]:
+    """Sparse over dense peak of each dtype that gains from 2:4 sparsity."""
+    usual, stated = float(table.get("sparsity", 1)), table.get("sparse_tflops", {})
+    factors = {
+        dtype: float(stated[dtype]) / float(dense) if dtype in stated else usual
+        for dtype, dense in table["peak_tflops"].items()
+        if not dtype.startswith(WITHOUT_SPARSITY)
+    }
+    return {dtype: factor for dtype, factor in factors.items() if factor > 1}
 
 
 def _one_direction(total_gb_per_s: float | None) -> float | None:

@@ -98,10 +98,11 @@ def find_named(text: str) -> Model | None:
 
 def _stands_in(spelling: str, words: str) -> bool:
     """Within the text and not cut out of a longer number: gpt313b is not in gpt3130b."""
-    pattern = rf"(?<![a-z0-9]p){re.escape(spelling)}(?![0-9])"
-    if not re.search(r"\d", spelling):
-        pattern = rf"^{re.escape(spelling)}$"  # `bloom`, `gpt3`: too common within other words
-    return re.search(pattern, words) is not None
+    if spelling not in words:
+        return False
+    if spelling.isalpha():
+        return spelling == words  # `bloom`: too common within other words
+    return re.search(rf"(?<![a-z0-9]p){spelling}(?![0-9])", words) is not None
 
 
 def nearest_models(name: str) -> list[str]:

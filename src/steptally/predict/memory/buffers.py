@@ -6,9 +6,9 @@ Source: `DistributedDataParallel` and `_ParamAndGradBuffer` of megatron-core 0.1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import lcm
+from typing import NamedTuple
 
 from steptally.job import Job
 from steptally.predict.buckets import (
@@ -32,8 +32,7 @@ from steptally.predict.memory.weights import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buffers:
+class Buffers(NamedTuple):
     """Elements of one chunk on one rank: parameters, and buffers with their padding.
 
     Experts have buffers of their own, reduced and sharded over their own data-parallel ranks.
@@ -51,6 +50,7 @@ class Buffers:
 
 
 Runs = Sequence[tuple[Count, Sequence[Weight]]]
+Counted = Sequence[tuple[Count, Weight]]  # (how many there are, all layers and copies; one)
 LayerWeights = Callable[[LayerKind], Sequence[Weight]]
 
 
@@ -75,22 +75,18 @@ def chunk_weights(job: Job, dimensions: Dimensions, program: Program, layer: Lay
 
 def chunk_buffers(job: Job, weights: Runs, program: Program) -> Buffers:
     """The buffers of one chunk on one rank, exact to the element."""
-    apart = job.layout.expert_model_parallel_size > 1
-    dense = elements(weights, lambda tensor: not (apart and tensor.expert))
-    expert = elements(weights, lambda tensor: apart and tensor.expert)
-    vectors = elements(
-        weights, lambda tensor: not tensor.expert and (not tensor.linear or tensor.name == HEAD)
-    )
-    padded = (dense, expert)
+    tensors = counted(weights)
+    dense, expert = experts_apart(job, tensors)
+    padded = (elements(dense), elements(expert))
     if job.recipe.use_distributed_optimizer:
         padded = (
-            padded_elements(job, weights, program, expert=False),
-            padded_elements(job, weights, program, expert=True) if apart else 0,
+            padded_elements(job, program, weights, dense, expert=False),
+            padded_elements(job, program, weights, expert, expert=True),
         )
     return Buffers(
-        dense=dense,
-        expert=expert,
-        vectors=vectors,
+        dense=elements(dense),
+        expert=elements(expert),
+        vectors=elements(outside_linear_layers(tensors)),
         dense_padded=padded[0],
         expert_padded=padded[1],
         dense_shards=shard_count(job, expert=False),
@@ -98,14 +94,33 @@ def chunk_buffers(job: Job, weights: Runs, program: Program) -> Buffers:
     )
 
 
-def elements(weights: Runs, chosen: Callable[[Weight], bool]) -> Count:
-    """Elements of the tensors that are chosen, all copies."""
-    total: Count = 0
-    for repeats, tensors in weights:
-        for tensor in tensors:
-            if chosen(tensor):
-                total = total + repeats * tensor.copies * tensor.elements
-    return total
+def counted(weights: Runs) -> Counted:
+    """Each distinct tensor of a chunk, with how many it stands for."""
+    return [(repeats * tensor.copies, tensor) for repeats, tensors in weights for tensor in tensors]
+
+
+def experts_apart(job: Job, tensors: Counted) -> tuple[Counted, Counted]:
+    """The tensors of the dense buffers and of the experts' own, which expert parallelism makes."""
+    if job.layout.expert_model_parallel_size == 1:
+        return tensors, ()
+    return (
+        [(count, tensor) for count, tensor in tensors if not tensor.expert],
+        [(count, tensor) for count, tensor in tensors if tensor.expert],
+    )
+
+
+def outside_linear_layers(tensors: Counted) -> Counted:
+    """Embeddings, norms, biases and the LM head, but no expert's."""
+    return [
+        (count, tensor)
+        for count, tensor in tensors
+        if not tensor.expert and (not tensor.linear or tensor.name == HEAD)
+    ]
+
+
+def elements(tensors: Counted) -> Count:
+    """Elements of all these tensors."""
+    return sum(count * tensor.rows * tensor.columns for count, tensor in tensors)
 
 
 def shard_count(job: Job, *, expert: bool) -> int:
@@ -113,24 +128,25 @@ def shard_count(job: Job, *, expert: bool) -> int:
     return max(1, data_parallel_shards(job, expert=expert))
 
 
-def padded_elements(job: Job, weights: Runs, program: Program, *, expert: bool) -> int:
-    """Elements of a buffer of the distributed optimizer.
+def padded_elements(
+    job: Job, program: Program, weights: Runs, tensors: Counted, *, expert: bool
+) -> int:
+    """Elements of the distributed optimizer's buffer of `tensors`, part of a chunk's `weights`.
 
     Each tensor starts at a multiple of 64 elements and each bucket ends where all ranks' shards are
     equal and 256-byte aligned. Only the first stage's first chunk is cut into buckets; a word
     embedding shared with another stage has its own bucket.
     """
     end = lcm(shard_count(job, expert=expert), BUCKET_ALIGNMENT)
-    apart = job.layout.expert_model_parallel_size > 1
     alone = _shared_names(job, program) if not expert else ()
     if program.first and bucket_size(job) is not None:
         return _walked(job, weights, alone, end, expert=expert)
-    own = elements_from(weights, end, lambda tensor: tensor.name in alone)
-    rest = elements_from(
-        weights,
-        PARAMETER_ALIGNMENT,
-        lambda tensor: (apart and tensor.expert) == expert and tensor.name not in alone,
-    )
+    own = rest = 0
+    for count, tensor in tensors:
+        if tensor.name in alone:
+            own += count * _multiple(tensor.elements, end)
+        else:
+            rest += count * _multiple(tensor.elements, PARAMETER_ALIGNMENT)
     return own + _multiple(rest, end)
 
 
@@ -150,16 +166,6 @@ def _walked(job: Job, weights: Runs, alone: Sequence[str], end: int, *, expert: 
         if own or position - start >= full:
             position = start = _multiple(position, end)
     return _multiple(position, end)
-
-
-def elements_from(weights: Runs, start: int, chosen: Callable[[Weight], bool]) -> int:
-    """Elements of the chosen tensors, each padded to a multiple of `start`."""
-    total = 0
-    for repeats, tensors in weights:
-        for tensor in tensors:
-            if chosen(tensor):
-                total += repeats * tensor.copies * _multiple(tensor.elements, start)
-    return total
 
 
 def _shared_names(job: Job, program: Program) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from steptally.errors import InputError
 from steptally.job import Device, Job, job_from_settings
+from steptally.job.training_faults import training_faults
 from steptally.predict.attention_kernel import UNFUSED, attention_kernel
 from steptally.predict.flops import flops_per_step
 from steptally.predict.memory.account import RankMemory, memory_of_ranks
@@ -46,7 +47,7 @@ class Change(NamedTuple):
 def predict_changes(job: Job, device: Device | None = None) -> list[MemoryChangeRow]:
     """Every single change that would need less, those that fit and execute least first.
 
-    A change that Megatron would refuse is left out.
+    A change that Megatron would refuse, or build and fail to train, is left out.
     """
     now = worst_rank(job, device).total_bytes
     executed = flops_per_step(job).executed
@@ -91,13 +92,17 @@ def worst_rank(job: Job, device: Device | None) -> RankMemory:
 
 
 def changed_job(job: Job, change: Change) -> Job:
-    """The job with a change; raises `InputError` where Megatron would not run it."""
-    return job_from_settings(
+    """The job with a change; raises `InputError` where Megatron would not run or train it."""
+    changed = job_from_settings(
         {**job.settings(), **job.unknown, **change.settings},
         name=job.name,
         source=job.source,
         ignored=job.ignored,
     )
+    faults = training_faults(changed)
+    if len(faults) > len(training_faults(job)):
+        raise InputError(faults[0])
+    return changed
 
 
 def candidates(job: Job) -> Iterator[Change]:

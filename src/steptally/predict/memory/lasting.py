@@ -50,14 +50,8 @@ def dummy_gradients(dimensions: Dimensions, tensors: Iterable[Weight]) -> Count:
     """One gradient nobody reads for each shape of linear weight: it triggers DDP's hooks."""
     if not (dimensions.transformer_engine and dimensions.recipe.gradient_accumulation_fusion):
         return 0
-    shapes: dict[tuple[Count, Count], Count] = {}
-    for tensor in tensors:
-        if tensor.linear:
-            shapes[_shape(tensor)] = tensor.elements * dimensions.element
-    total: Count = 0
-    for size in shapes.values():
-        total = total + size
-    return total
+    shapes = {_shape(tensor): tensor.elements for tensor in tensors if tensor.linear}
+    return sum(shapes.values()) * dimensions.element
 
 
 def fp8_weight_copies(

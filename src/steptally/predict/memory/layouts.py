@@ -10,7 +10,7 @@ import numpy as np
 
 from steptally.job import Job
 from steptally.predict.layers import LayerKind, layer_kinds
-from steptally.predict.memory.buffers import elements
+from steptally.predict.memory.buffers import counted, elements, outside_linear_layers
 from steptally.predict.memory.dimensions import Dimensions, layout_dimensions
 from steptally.predict.memory.ends import (
     embedding_operations,
@@ -20,7 +20,6 @@ from steptally.predict.memory.ends import (
 from steptally.predict.memory.layer import layer_operations
 from steptally.predict.memory.operation import Footprint, Operation, footprint
 from steptally.predict.memory.weights import (
-    HEAD,
     Weight,
     embedding_weights,
     final_norm_weights,
@@ -100,14 +99,13 @@ def model_parts(job: Job, layouts: Layouts) -> Parts:
 
 
 def _tensors(tensors: list[Weight]) -> Tensors:
-    one = [(1, tensors)]
+    every = counted([(1, tensors)])
+    experts = elements([(count, tensor) for count, tensor in every if tensor.expert])
     return Tensors(
         tensors=tensors,
-        experts=elements(one, lambda tensor: tensor.expert),
-        others=elements(one, lambda tensor: not tensor.expert),
-        vectors=elements(
-            one, lambda tensor: not tensor.expert and (not tensor.linear or tensor.name == HEAD)
-        ),
+        experts=experts,
+        others=elements(every) - experts,
+        vectors=elements(outside_linear_layers(every)),
     )
 
 

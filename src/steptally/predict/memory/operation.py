@@ -8,7 +8,6 @@ runs forward or backward, exactly what operations 1…i saved is alive, plus wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from steptally.predict.count import Count
@@ -29,8 +28,7 @@ class Operation(NamedTuple):
     backward: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class Footprint(NamedTuple):
     """A chain of operations: bytes that it keeps after forward, and its peaks above what was there.
 
     `forward_peak` and `backward_peak` include `saved` as far as it is alive at that moment.
@@ -66,7 +64,10 @@ def larger(left: Count, right: Count) -> Count:
 
 def held(operations: Sequence[Operation], gradient: Count) -> list[Operation]:
     """A branch beside which `gradient` stays alive in backward: that of the residual connection."""
-    return [operation._replace(backward=operation.backward + gradient) for operation in operations]
+    return [
+        Operation(name, saved, forward, backward + gradient)
+        for name, saved, forward, backward in operations
+    ]
 
 
 def column_linear(

@@ -7,7 +7,7 @@ between. Each is accounted for once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -53,16 +53,20 @@ def stage_programs(job: Job) -> list[tuple[Program, ...]]:
 
     Raises `InputError` for a split of layers that Megatron-Core would refuse.
     """
-    stages: list[list[Program]] = [[] for _ in range(job.layout.pipeline_model_parallel_size)]
-    for chunk in model_chunks(job):
-        stages[chunk.pp].append(chunk_program(job.architecture, chunk))
-    return [tuple(stage) for stage in stages]
+    numbers, kinds = _numbered_kinds(job.architecture)
+    runs = cache(partial(layer_runs, kinds))
+    programs = [
+        chunk_program(runs(numbers[chunk.layers.start : chunk.layers.stop]), chunk)
+        for chunk in model_chunks(job)
+    ]
+    stages = job.layout.pipeline_model_parallel_size
+    return [tuple(programs[stage::stages]) for stage in range(stages)]
 
 
-def chunk_program(architecture: Architecture, chunk: Chunk) -> Program:
-    """The program of one chunk."""
+def chunk_program(runs: tuple[Run, ...], chunk: Chunk) -> Program:
+    """The program of one chunk, of which the layers are `runs`."""
     return Program(
-        runs=layer_runs(architecture, chunk.layers),
+        runs=runs,
         embedding=chunk.embedding,
         mtp_layers=chunk.mtp_layers,
         head=chunk.head,
@@ -71,13 +75,9 @@ def chunk_program(architecture: Architecture, chunk: Chunk) -> Program:
     )
 
 
-def layer_runs(architecture: Architecture, layers: range) -> tuple[Run, ...]:
-    """The kinds of so many layers, equal ones in a row together."""
-    numbers, kinds = _numbered_kinds(architecture)
-    return tuple(
-        Run(kinds[number], len(list(run)))
-        for number, run in groupby(numbers[layers.start : layers.stop])
-    )
+def layer_runs(kinds: Sequence[LayerKind], numbers: Sequence[int]) -> tuple[Run, ...]:
+    """Layers by the number of their kind, equal ones in a row together."""
+    return tuple(Run(kinds[number], len(list(run))) for number, run in groupby(numbers))
 
 
 def expanded(runs: Sequence[Run]) -> list[LayerKind]:

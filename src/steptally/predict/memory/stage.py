@@ -6,7 +6,6 @@ All ranks of a stage run the same program on the same sizes, so one stands for a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from operator import mul
 from typing import NamedTuple
@@ -25,13 +24,12 @@ from steptally.predict.memory.resident import (
     optimizer_lines,
     parameter_line,
 )
-from steptally.predict.memory.schedule import Moment, Sizes, moments
+from steptally.predict.memory.schedule import Moment, Sizes, moments, shortened
 from steptally.predict.memory.weights import layer_weights
 from steptally.predict.precision import gradient_dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(NamedTuple):
     """The parts of one stage's account, in bytes of any one of its ranks.
 
     `lines` last through a later step; `moment` is the pass at which the peak is reached, and
@@ -88,6 +86,16 @@ def is_moment(line: Line) -> bool:
     return line.lifetime == "resident" and not line.name.startswith(("parameters", "main"))
 
 
+class Common(NamedTuple):
+    """What stages of equal programs have in common, wherever they stand in the pipeline."""
+
+    segments: tuple[Sequence[Segment], ...]
+    footprints: tuple[Footprint, ...]
+    lines: tuple[Line, ...]
+    optimizer_temporary: int
+    checkpoint_temporary: int
+
+
 class ChunkMemory(NamedTuple):
     """What one program keeps and needs: activations by segment, tensors, buffers."""
 
@@ -124,44 +132,40 @@ def all_stages(job: Job, device: Device | None = None) -> list[StageMemory]:
         )
 
     @cache
-    def lines(programs: tuple[Program, ...]) -> tuple[Line, ...]:
-        return lasting(job, sizes, programs, [chunk(program) for program in programs], device)
-
-    return [
-        stage_memory(
-            job,
-            stage=stage,
-            programs=programs,
-            chunks=[chunk(program) for program in programs],
-            lines=lines(programs),
+    def common(programs: tuple[Program, ...]) -> Common:
+        chunks = [chunk(program) for program in programs]
+        lines = lasting(job, sizes, programs, chunks, device)
+        return Common(
+            tuple(part.segments for part in chunks),
+            tuple(part.footprint for part in chunks),
+            lines,
+            optimizer_temporary(job, lines),
+            checkpoint_temporary(job, [part.buffers for part in chunks]),
         )
-        for stage, programs in enumerate(stage_programs(job))
+
+    stages = stage_programs(job)
+    schedule = shortened(schedule_sizes(job, len(stages[0])))
+    return [
+        stage_memory(stage, programs, common(programs), moments(schedule, stage))
+        for stage, programs in enumerate(stages)
     ]
 
 
 def stage_memory(
-    job: Job,
-    *,
-    stage: int,
-    programs: tuple[Program, ...],
-    chunks: Sequence[ChunkMemory],
-    lines: tuple[Line, ...],
+    stage: int, programs: tuple[Program, ...], common: Common, candidates: Sequence[Moment]
 ) -> StageMemory:
-    """The memory of the ranks of one stage, from that of its chunks."""
-    footprints = tuple(chunk.footprint for chunk in chunks)
-    moment, activation_peak = worst_moment(
-        footprints, moments(schedule_sizes(job, len(chunks)), stage)
-    )
+    """The memory of the ranks of one stage, from what they hold and the moments they pass."""
+    moment, activation_peak = worst_moment(common.footprints, candidates)
     return StageMemory(
         stage=stage,
         programs=programs,
-        segments=tuple(chunk.segments for chunk in chunks),
-        footprints=footprints,
-        lines=lines,
+        segments=common.segments,
+        footprints=common.footprints,
+        lines=common.lines,
         moment=moment,
         activation_peak=activation_peak,
-        optimizer_temporary=optimizer_temporary(job, lines),
-        checkpoint_temporary=checkpoint_temporary(job, [chunk.buffers for chunk in chunks]),
+        optimizer_temporary=common.optimizer_temporary,
+        checkpoint_temporary=common.checkpoint_temporary,
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from steptally.job import Device, Job
+from steptally.job.training_faults import training_faults
 from steptally.predict.memory.account import (
     RankMemory,
     memory_of_ranks,
@@ -15,9 +17,9 @@ from steptally.predict.memory.account import (
 from steptally.predict.memory.changes import fits, predict_changes
 from steptally.predict.memory.limits import memory_warnings, refuse_unmodelled
 from steptally.predict.memory.outside import RESERVE
-from steptally.tally import Figure, MemoryChangeRow, Row, Tally
+from steptally.tally import PEAK_ALLOCATED, Figure, MemoryChangeRow, Row, Tally
 
-ALLOCATED = "bytes that torch has allocated at once, on the rank that has most"
+LARGEST = "on the rank that has most"
 
 
 def memory_tally(job: Job, rank: int | None = None, device: Device | None = None) -> Tally:
@@ -55,6 +57,7 @@ def memory_tally(job: Job, rank: int | None = None, device: Device | None = None
         accounts=accounts,
         warnings=(
             *job.notes,
+            *training_faults(job),
             *memory_warnings(job),
             *_tightness(worst, device),
             *_no_single_change(fitting, changes),
@@ -68,15 +71,15 @@ def _figures(
 ) -> dict[str, Figure]:
     stages = [one.stage for one in ranks]
     figures = {
-        "peak_memory_bytes_max": _bytes(
-            max(stage.peak for stage in stages), f"{ALLOCATED}; every step after the first"
+        "peak_memory_bytes_max": _peak(
+            max(stage.peak for stage in stages), "every step after the first"
         ),
-        "first_step_peak_memory_bytes_max": _bytes(
+        "first_step_peak_memory_bytes_max": _peak(
             max(stage.first_step_peak for stage in stages),
-            f"{ALLOCATED}; before and while the optimizer makes its state",
+            "before and while the optimizer makes its state",
         ),
-        "checkpoint_peak_memory_bytes_max": _bytes(
-            max(stage.checkpoint_peak for stage in stages), f"{ALLOCATED}; between two steps"
+        "checkpoint_peak_memory_bytes_max": _peak(
+            max(stage.checkpoint_peak for stage in stages), "between two steps"
         ),
         "device_memory_needed_bytes_max": _bytes(
             worst.total_bytes,
@@ -98,6 +101,10 @@ def _figures(
             origin=f"margin on {device.name}; {device.source}",
         ),
     }
+
+
+def _peak(value: int, when: str) -> Figure:
+    return replace(_bytes(value, f"{LARGEST}; {when}"), convention=PEAK_ALLOCATED)
 
 
 def _bytes(value: int, origin: str) -> Figure:

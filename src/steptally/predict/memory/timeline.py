@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from steptally.job import Job
-from steptally.predict.memory.schedule import Pass, enough_microbatches, passes
+from steptally.predict.memory.schedule import Pass, passes, shortened
 from steptally.predict.memory.stage import StageMemory, schedule_sizes
 
 FIRST, LATER = "first", "later"
@@ -44,9 +44,8 @@ def timeline(job: Job, stage: StageMemory) -> list[Event]:
 def step_passes(job: Job, stage: StageMemory, step: str, lasting: int) -> Iterator[Event]:
     """Every pass of one step over `lasting` bytes."""
     sizes = schedule_sizes(job, len(stage.segments))
-    shown = sizes._replace(microbatches=enough_microbatches(sizes))
     held = 0
-    for one in passes(shown, stage.stage):
+    for one in passes(shortened(sizes), stage.stage):
         event = pass_event(stage, one, step, lasting + held)
         held = event.after - lasting
         yield event
