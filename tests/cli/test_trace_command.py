@@ -102,6 +102,10 @@ def test_chosen_steps_only(folder):
     assert {row["verdict"] for row in tally["ranks"][0]["trust"]} == {"good"}
 
 
+def test_steps_that_no_trace_has_are_refused(folder):
+    assert "asks for step 7" in refused(folder, "--steps", "7")
+
+
 def test_processes_make_the_same_account(folder):
     assert traced(folder, "--processes", "2") == traced(folder, "--processes", "1")
 

@@ -15,6 +15,7 @@ from device_traces import (
     operator,
     step,
 )
+from steptally.errors import InputError
 from steptally.measure.group_axes import JobGroups
 
 SHARES = ("span", "busy", "compute", "communication", "overlap", "exposed", "idle")
@@ -86,9 +87,11 @@ def test_chosen_steps_are_all_that_is_accounted_for(measured):
     assert [row.count for row in found.kernels] == [2]
 
 
-def test_steps_that_are_not_there_are_said_to_be_missing(measured):
-    found = measured(*TWO_STEPS, steps=(8, 9))
-    assert "--steps 8-9 selects nothing, its steps are 1–2" in found.warnings[0]
+def test_steps_that_are_not_there_are_refused(measured):
+    with pytest.raises(
+        InputError, match=r"asks for steps 8 to 9, but .* has the steps 1–2: choose"
+    ):
+        measured(*TWO_STEPS, steps=(8, 9))
 
 
 def test_without_annotations_there_are_no_steps(measured):
@@ -110,10 +113,18 @@ def test_a_step_drawn_on_the_device_serves_where_the_host_has_none(measured):
     assert [(row.step, row.compute_ns) for row in found.times.steps] == [(4, 30_000), (5, 30_000)]
 
 
-def test_annotations_that_count_iterations_are_steps(measured):
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("iteration 11", "iteration 12"),
+        ("train_step_11", "train_step_12"),
+        ("[iter 11]", "[iter 12]"),
+    ],
+)
+def test_annotations_that_count_iterations_are_steps(measured, first, second):
     found = measured(
-        event("user_annotation", "iteration 11", 0, 50),
-        event("user_annotation", "iteration 12", 50, 100),
+        event("user_annotation", first, 0, 50),
+        event("user_annotation", second, 50, 100),
         kernel("gemm", 10, 40, launched=5),
         kernel("gemm", 60, 80, launched=55),
     )
@@ -130,6 +141,16 @@ def test_ranges_of_one_name_are_numbered_in_order(measured):
         kernel("gemm", 70, 80, launched=65),
     )
     assert [row.step for row in found.times.steps] == [1, 2]
+
+
+def test_what_is_called_step_alone_is_no_step_of_training(measured):
+    # An optimizer's own range, once an iteration: the work of a step is not inside it.
+    found = measured(
+        event("user_annotation", "step", 40, 50),
+        event("user_annotation", "step", 90, 100),
+        kernel("gemm", 10, 30, launched=5),
+    )
+    assert found.source.steps == "none"
 
 
 def repeated(times, names, pause=30):

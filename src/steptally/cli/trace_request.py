@@ -89,6 +89,8 @@ def _measured(request: TraceRequest, job: Job | None) -> tuple[TraceMerge, list[
             warnings += _taken(outcome, merge, len(sources))
             if outcome.account is not None:
                 ranks[outcome.source.label] = outcome.account.rank
+    if not merge.accounts:
+        raise InputError(warnings[0])
     _check_ranks(merge.accounts)
     if job is not None:
         check_world(job, merge.accounts)
@@ -109,9 +111,7 @@ def _taken(outcome: Outcome, merge: TraceMerge, sources: int) -> list[str]:
 
 
 def _check_ranks(accounts: Sequence[TraceAccount]) -> None:
-    """Raises `InputError` where nothing could be read, or traces turn out to be of one rank."""
-    if not accounts:
-        raise InputError("no trace could be read: name files that a profiler wrote.")
+    """Raises `InputError` where nothing was recorded, or traces turn out to be of one rank."""
     if all(account.times.recording is None for account in accounts):
         raise InputError(
             f"{accounts[0].source.source} holds no kernel, copy, operator or collective: there is "

@@ -26,9 +26,11 @@ SHORTEST_PERIOD = 8
 MOST_CANDIDATES = 64
 
 _COUNTS_STEPS = re.compile(
-    r"^\W*(?:train(?:ing)?[ _.-]?)?(?:global[ _.-]?)?(?:iteration|iter|step)\W*(\d*)\W*$",
+    r"^\W*(?:train(?:ing)?[ _.-]?)?(?:global[ _.-]?)?(?:iteration|iter|step)[\W_]*(\d*)\W*$",
     re.IGNORECASE,
 )
+# Without a number `step` may be the optimizer's.
+_WITHOUT_NUMBER = re.compile("train|iter", re.IGNORECASE)
 _WINDOW: Mapping[str, pl.DataType] = {
     "step": pl.Int64(),
     "start_ns": pl.Int64(),
@@ -113,7 +115,9 @@ def _counting_annotations(events: pl.DataFrame) -> pl.DataFrame:
     )
     names = annotations["name"].unique()
     counts = {
-        name: int(found.group(1) or -1) for name in names if (found := _COUNTS_STEPS.match(name))
+        name: int(found.group(1) or -1)
+        for name in names
+        if (found := _COUNTS_STEPS.match(name)) and (found.group(1) or _WITHOUT_NUMBER.search(name))
     }
     if not counts:
         return pl.DataFrame(schema=dict(_WINDOW))

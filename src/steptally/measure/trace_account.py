@@ -18,7 +18,7 @@ from steptally.measure.device_work import device_work, host_launches, with_steps
 from steptally.measure.fusion import fusion_rows
 from steptally.measure.gap_account import gap_row
 from steptally.measure.group_axes import GroupFacts, JobGroups, name_groups, with_axes
-from steptally.measure.host_times import host_times
+from steptally.measure.host_times import host_times, no_such_steps
 from steptally.measure.kernel_shapes import kernel_shapes
 from steptally.measure.kernels import family_rows, kernel_rows, with_families
 from steptally.measure.operands import operand_sizes
@@ -71,7 +71,10 @@ class TraceAccount:
 
 
 def account_for_trace(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
-    """Measure one trace as rank `rank`."""
+    """Measure one trace as rank `rank`.
+
+    Raises `InputError` where it has none of the steps that `options` choose.
+    """
     trace, facts = name_groups(trace, options.job)
     account = (_of_device if trace.has_device else _of_host)(trace, rank, options)
     return replace(
@@ -87,7 +90,7 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
     work = device_work(trace.events, launches)
     found = find_steps(trace.events, work)
     every = with_steps(work, found)
-    work, warnings = _selected(every, found, options)
+    work = _selected(every, found, trace.source, options.steps)
     if len(work) < len(every):  # what other steps launched is not lost
         others = every.join(work.select("event"), on="event", how="anti").select("correlation")
         launches = launches.join(others.drop_nulls(), on="correlation", how="anti")
@@ -109,7 +112,7 @@ def _of_device(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
             *file_trust(trace, rank),
             *device_trust(work, launches, times.recording, gaps, found, rank),
         ),
-        warnings=(*warnings, *_about_steps(found, times, options)),
+        warnings=tuple(_about_steps(found, times, options)),
     )
 
 
@@ -130,19 +133,15 @@ def _of_host(trace: Trace, rank: int, options: TraceOptions) -> TraceAccount:
 
 
 def _selected(
-    work: pl.DataFrame, found: FoundSteps, options: TraceOptions
-) -> tuple[pl.DataFrame, list[str]]:
-    """The work of the chosen steps; all of it where none are chosen, or none are known."""
-    if options.steps is None:
-        return work, []
-    first, last = options.steps
-    chosen = work.filter(pl.col("step").is_between(first, last))
-    if not chosen.is_empty():
-        return chosen, []
-    recorded = number_ranges(found.windows["step"])
-    there = f"its steps are {recorded}" if recorded else "no steps are known in it"
-    why = f"--steps {first}-{last} selects nothing, {there}; all of it is shown"
-    return work, [why]
+    work: pl.DataFrame, found: FoundSteps, source: Path, steps: tuple[int, int] | None
+) -> pl.DataFrame:
+    """The work of the chosen steps, or all; `InputError` where the recording has none of them."""
+    if steps is None:
+        return work
+    chosen = work.filter(pl.col("step").is_between(*steps))
+    if chosen.is_empty():
+        raise no_such_steps(source, steps, found.windows["step"])
+    return chosen
 
 
 def _about_steps(found: FoundSteps, times: RecordedTimes, options: TraceOptions) -> list[str]:

@@ -60,7 +60,7 @@ def _time_shares(accounts: Sequence[TraceAccount]) -> dict[str, Figure]:
 def _rows(accounts: Sequence[TraceAccount]) -> tuple[list[TimeRow], str]:
     """The whole steps of all ranks, and what they are in words; recordings where none are known."""
     steps = [row for account in accounts for row in account.times.steps]
-    ranks = f"{len(accounts)} rank{'s' * (len(accounts) != 1)}"
+    ranks = _ranks(len(accounts))
     if steps:
         numbers = {row.step for row in steps}
         return steps, f"step{'s' * (len(numbers) > 1)} {number_ranges(numbers)} of {ranks}"
@@ -73,7 +73,7 @@ def _gap_shares(accounts: Sequence[TraceAccount]) -> dict[str, Figure]:
     span_ns = sum(row.span_ns for row in rows)
     if not span_ns:
         return {}
-    of = f"the recordings of {len(rows)} rank{'s' * (len(rows) != 1)} / sum of their spans"
+    of = f"the recordings of {_ranks(len(rows))} / sum of their spans"
     figures = {
         "cpu_bound_share": _share(
             sum(row.host_ns for row in rows), span_ns, f"idle time waiting for the host, {of}"
@@ -111,7 +111,7 @@ def _contention(accounts: Sequence[TraceAccount]) -> dict[str, Figure]:
         return {}
     weight = sum(gain.hidden_ns * gain.covered_share for gain in gains)
     factor = sum(gain.factor * gain.hidden_ns * gain.covered_share for gain in gains)
-    origin = f"same kernels and launch shapes, overlapped / alone, {len(gains)} ranks"
+    origin = f"same kernels and launch shapes, overlapped / alone, {_ranks(len(gains))}"
     if not weight:
         return {}
     return {
@@ -119,6 +119,10 @@ def _contention(accounts: Sequence[TraceAccount]) -> dict[str, Figure]:
             value=factor / weight, unit="× alone", basis="measured", origin=origin
         )
     }
+
+
+def _ranks(number: int) -> str:
+    return f"{number} rank{'s' * (number != 1)}"
 
 
 def _share(part_ns: int, whole_ns: int, origin: str) -> Figure:
