@@ -35,7 +35,17 @@ odd_values = st.one_of(
     st.integers(-(2**63), 2**64),
     st.floats(allow_nan=False),
     st.sampled_from(
-        ["", "7", "stream 7", "ProfilerStep#1", "[[", "[[4, 8], [8, 0]]", "-1", "1e300"]
+        [
+            "",
+            "7",
+            "stream 7",
+            "ProfilerStep#1",
+            "ProfilerStep#" + "9" * 25,
+            "[[",
+            "[[4, 8], [8, 0]]",
+            "-1",
+            "1e300",
+        ]
     ),
     st.lists(st.integers(-3, 2**40), max_size=4),
     st.just({}),

@@ -26,7 +26,7 @@ SHORTEST_PERIOD = 8
 MOST_CANDIDATES = 64
 
 _COUNTS_STEPS = re.compile(
-    r"^\W*(?:train(?:ing)?[ _.-]?)?(?:global[ _.-]?)?(?:iteration|iter|step)[\W_]*(\d*)\W*$",
+    r"^\W*(?:train(?:ing)?[ _.-]?)?(?:global[ _.-]?)?(?:iteration|iter|step)[\W_]*(\d{0,15})\W*$",
     re.IGNORECASE,
 )
 # Without a number `step` may be the optimizer's.

@@ -24,7 +24,7 @@ from steptally.trace.kind_rules import NameRule, RuleFile, read_rules
 TAG = "steptally::collective"
 WAIT = "steptally::wait"
 
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
 _PRODUCT = re.compile("mm|mv|ger|matmul|dot|conv|att|gemm|linear|outer|einsum|lstm|gru|rnn")
 
 
