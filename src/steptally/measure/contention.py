@@ -21,7 +21,7 @@ COMPARED = ("gemm", "attention")
 # Medians of fewer runs than this say nothing.
 FEWEST_RUNS = 3
 # Kernels of one rank that are kept: the most lengthened.
-MOST_ROWS = 50
+MOST_ROWS = 20
 # A kernel counts as overlapped when communication runs for at least this part of it.
 OVERLAPPED = 0.9
 _SAME_WORK = ("name", "launch_shape", "operator_flops")

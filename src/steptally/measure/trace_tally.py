@@ -26,19 +26,25 @@ MOST_FUSION = 50
 
 @dataclass(slots=True)
 class TraceMerge:
-    """The accounts added so far, without the kernels of each rank, which are merged at once."""
+    """The accounts added so far, without what is merged at once: kernels, members of groups.
+
+    `members` are the ranks of all process groups of each name, as far as the traces tell them.
+    """
 
     accounts: list[TraceAccount] = field(default_factory=list)
     kernels: KernelMerge = field(default_factory=KernelMerge)
     families: dict[str, FamilyRow] = field(default_factory=dict)
     fusion: dict[tuple[str, ...], FusionRow] = field(default_factory=dict)
+    members: dict[str, set[int]] = field(default_factory=dict)
 
     def add(self, account: TraceAccount) -> None:
         """Take one rank's account."""
         self.kernels.add(account.kernels)
         merged_families(self.families, account.families)
         merged_fusion(self.fusion, account.fusion)
-        self.accounts.append(replace(account, kernels=(), families=(), fusion=()))
+        for name, facts in account.groups.items():
+            self.members.setdefault(name, set()).update(facts.ranks)
+        self.accounts.append(replace(account, kernels=(), families=(), fusion=(), groups={}))
 
 
 def trace_tally(
@@ -62,7 +68,7 @@ def trace_tally(
     ranks = subset_trust(
         [account.rank for account in accounts],
         world_size or max(told, default=None),
-        _members(accounts),
+        merge.members,
     )
     figures = trace_figures(accounts)
     rows: dict[str, Sequence[Row]] = {
@@ -156,15 +162,6 @@ def _shared(families: Mapping[str, FamilyRow]) -> list[FamilyRow]:
         for row in families.values()
     ]
     return sorted(rows, key=lambda row: (-row.total_ns, row.family))
-
-
-def _members(accounts: Sequence[TraceAccount]) -> dict[str, set[int]]:
-    """The ranks of all process groups of each name, as far as the traces tell them."""
-    members: dict[str, set[int]] = defaultdict(set)
-    for account in accounts:
-        for name, facts in account.groups.items():
-            members[name].update(facts.ranks)
-    return members
 
 
 def _by_ranks(told: Iterable[tuple[int, str]]) -> list[str]:
