@@ -1,7 +1,9 @@
 """What an idle device waited for: the worked example of docs/formulas/gaps.md, and odd cases."""
 
+import dataclasses
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from device_traces import (
@@ -12,8 +14,11 @@ from device_traces import (
     kernel,
     microseconds,
     nccl,
+    read_trace,
     step,
 )
+from steptally.measure.trace_account import TraceOptions, account_for_trace
+from steptally.trace.kinds import load_rules
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formulas" / "gaps.md"
 SHARES = ("host", "communication", "dependency", "turnaround", "no_work", "untold", "idle")
@@ -126,6 +131,23 @@ def test_a_silence_inside_a_replay_is_no_idle_time_that_anyone_can_tell(gaps):
     row = gaps(replay(9002, 0, ("a", 10, 20), ("b", 520, 530)))
     assert microseconds(row, "idle", "dependency", "untold") == (500, 0, 500)
     assert row.recoverable_ns is None
+
+
+def test_a_replay_that_is_recorded_as_one_whole_has_no_silence(tmp_path):
+    # As Nsight Systems records with --cuda-graph-trace=graph: busy, of unknown content.
+    trace = read_trace(
+        tmp_path / "rank0.json",
+        kernel("gemm", 5, 10, launched=0),
+        kernel("whole", 60, 90, launched=2, launch="cudaGraphLaunch"),
+    )
+    is_whole = pl.col("name") == "whole"
+    kind = (
+        pl.when(is_whole).then(pl.lit("graph")).otherwise("kind").cast(trace.events["kind"].dtype)
+    )
+    trace = dataclasses.replace(trace, events=trace.events.with_columns(kind=kind))
+    found = account_for_trace(trace, 0, TraceOptions(rules=load_rules()))
+    assert microseconds(found.gaps, "idle", "dependency", "untold") == (50, 50, 0)
+    assert microseconds(found.times.recording, "busy", "graph", "compute") == (35, 30, 5)
 
 
 def test_a_replay_without_any_recorded_kernel_is_not_read_as_idle(tmp_path):

@@ -145,8 +145,12 @@ def _holds_unseen_replay(gaps: Gaps, work: pl.DataFrame, launches: pl.DataFrame)
 
 
 def _silent_replay(gaps: Gaps, work: pl.DataFrame) -> Flags:
-    """Gaps before work of a graph's replay, launched before them, that no turnaround explains."""
-    replayed = work.select(is_graph_launch().fill_null(False)).to_series().to_numpy()
+    """Gaps before work of a graph's replay, launched before them, that no turnaround explains.
+
+    A replay that is recorded as one whole (kind `graph`) has no silent part.
+    """
+    in_parts = is_graph_launch().fill_null(False) & (pl.col("kind") != "graph")
+    replayed = work.select(in_parts).to_series().to_numpy()
     queued = gaps.launched_ns <= gaps.start_ns
     return replayed[gaps.following] & queued & (gaps.length_ns > LONGEST_TURNAROUND_NS)
 
