@@ -19,6 +19,7 @@ from device_traces import (
 )
 from steptally.measure.trace_account import TraceOptions, account_for_trace
 from steptally.trace.kinds import load_rules
+from steptally.trace.schema import EVENTS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formulas" / "gaps.md"
 SHARES = ("host", "communication", "dependency", "turnaround", "no_work", "untold", "idle")
