@@ -142,9 +142,7 @@ def test_a_replay_that_is_recorded_as_one_whole_has_no_silence(tmp_path):
         kernel("whole", 60, 90, launched=2, launch="cudaGraphLaunch"),
     )
     is_whole = pl.col("name") == "whole"
-    kind = (
-        pl.when(is_whole).then(pl.lit("graph")).otherwise("kind").cast(trace.events["kind"].dtype)
-    )
+    kind = pl.when(is_whole).then(pl.lit("graph")).otherwise("kind").cast(EVENTS["kind"])
     trace = dataclasses.replace(trace, events=trace.events.with_columns(kind=kind))
     found = account_for_trace(trace, 0, TraceOptions(rules=load_rules()))
     assert microseconds(found.gaps, "idle", "dependency", "untold") == (50, 50, 0)
