@@ -11,7 +11,7 @@ from typing import Any
 
 from steptally.cli.trace_groups import check_world, job_groups
 from steptally.cli.trace_perfetto import draw
-from steptally.cli.trace_save import make_folder, save_tally
+from steptally.cli.trace_save import TRACES, make_folder, save_tally
 from steptally.errors import InputError
 from steptally.job import Job, read_job
 from steptally.job.catalog.devices import find_device
@@ -76,7 +76,7 @@ def _measured(request: TraceRequest, job: Job | None) -> tuple[TraceMerge, list[
     options = TraceOptions(
         rules=load_rules(request.rules),
         low_memory=request.low_memory,
-        save=request.save,
+        save=None if request.save is None else request.save / TRACES,
         steps=request.steps,
         job=None if job is None else job_groups(job),
     )

@@ -12,16 +12,20 @@ if TYPE_CHECKING:
     from steptally.tally import Tally
 
 
+# Beside the accounts, so that `steptally trace DIR/traces` reads them alone.
+TRACES = "traces"
+
+
 def make_folder(directory: Path) -> None:
-    """Make the folder before anything is read. Raises `WriteError`."""
+    """Make the folder, and that of its traces, before anything is read. Raises `WriteError`."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        (directory / TRACES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError(f"{directory} cannot be made: {error}.") from error
 
 
 def save_tally(tally: Tally, directory: Path) -> None:
-    """Write `tally.json` and `<account>.parquet` into a folder, beside each `rank<N>.parquet`.
+    """Write `tally.json` and `<account>.parquet` into a folder.
 
     Rows in rows (the groups of a step) are columns of structs. Raises `WriteError`.
     """
