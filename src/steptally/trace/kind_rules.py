@@ -24,6 +24,8 @@ FAMILIES = (
     "other",
 )
 
+_LONGEST_NAME = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
@@ -34,8 +36,8 @@ class NameRule:
     of: Sequence[str] = ()
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern is found anywhere in the name."""
-        return self.pattern.search(name) is not None
+        """Whether the pattern is found in the name, or in what is read of an endless one."""
+        return self.pattern.search(name, 0, _LONGEST_NAME) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PIECE_BYTES = 16 << 10  # of compressed input: what a flipped bit in it can cost
 _SURELY_WHOLE_EVENTS = 1 << 16  # a piece of this size is searched alone for where to cut
 _GZIP_MAGIC = b"\x1f\x8b"
+_LIST_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _EVENTS_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN_EVENTS = re.compile(rb'\}\s*(,)\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 
@@ -74,15 +75,16 @@ def read_blocks(path: Path, losses: list[Loss]) -> Iterator[Block]:
 
 def _split_header(path: Path, pieces: Iterator[bytes]) -> tuple[bytes, bytes]:
     """The text before the first event, and the first of what follows."""
-    text = b""
+    text = bytearray()
     searched = 0
     for piece in pieces:
         text += piece
-        if text.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
-            return b"", text[text.index(b"[") + 1 :]
+        if _LIST_START.match(text):
+            return b"", bytes(text[text.index(b"[") + 1 :])
         start = _EVENTS_START.search(text, searched)
         if start:
-            return text[: start.start()].removeprefix(_BYTE_ORDER_MARK), text[start.end() :]
+            header = bytes(text[: start.start()])
+            return header.removeprefix(_BYTE_ORDER_MARK), bytes(text[start.end() :])
         searched = max(0, len(text) - 64)  # the words may lie across two pieces
         if len(text) > _MOST_HEADER_BYTES:
             break

@@ -84,11 +84,6 @@ class DecodedFile:
                 yield saved.events
                 # A block may have been cut inside an event: its rest belongs to the next.
                 carried = saved.rest.encode() + b"," if saved.rest.strip() else b""
-                if saved.reached_end:
-                    # What follows is no event; but an archive is whole only where its end is.
-                    for _ in self.blocks:
-                        pass
-                    return
                 if len(carried) > _MOST_CARRIED:
                     self._lose("text that is no whole event", saved.rest)
                     carried = b""
@@ -143,12 +138,13 @@ class DecodedFile:
             self.lost_events["fields missing or of the wrong type"] += saved.unusable_events
         if block.is_last and not saved.reached_end:
             self._lose("the file ends before its events do", saved.rest.strip())
-        if block.is_last or saved.reached_end:
+        if block.is_last:
             self._read_info(block.header, saved.rest)
 
     def _lose(self, reason: str, text: str) -> None:
         """Count lost text; what holds no whole event is at least one."""
-        self.lost_bytes[reason] += len(text.encode())
+        # A byte that is no text was read as a character of three bytes.
+        self.lost_bytes[reason] += len(text.encode()) - 2 * text.count("\ufffd")
         self.lost_events[reason] += max(text.count('"ph"'), 1 if text.strip("{}[], \t\r\n") else 0)
 
     def _count_arguments(self, bad: int) -> None:
