@@ -82,7 +82,7 @@ def test_json_holds_every_line_with_its_integers_exact(steptally, predicted, oth
     assert content["schema"] == COMPARISON_SCHEMA
     assert content["a"]["basis"] == "predicted"
     (section,) = content["accounts"]["flops"]
-    assert section["matched_by"] == ["name", "phase"]
+    assert section["matched_by"] == ["phase", "name"]
     assert len(section["lines"]) == 2 * len(predicted_tally().accounts["flops"])
     first = section["lines"][0]
     # 2 % of 4,294,967,296, in whole FLOPs.

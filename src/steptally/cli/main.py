@@ -24,6 +24,7 @@ VERBS: tuple[str, ...] = (
     "gemms",
     "traffic",
     "memory",
+    "rehearse",
     "trace",
     "compare",
     "validate",

@@ -16,7 +16,7 @@ from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.optimizer import OptimizerConfig
-from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 
 from steptally.engine.stages import virtual_stages
@@ -27,8 +27,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, 
 
 def transformer_config(job: Job) -> TransformerConfig:
     """The model's and the schedule's configuration. Needs no process group."""
-    return TransformerConfig(
+    latent = job.architecture.multi_latent_attention
+    return (MLATransformerConfig if latent else TransformerConfig)(
         **_shape(job.architecture),
+        **(_latent_attention(job.architecture) if latent else {}),
         **_experts(job),
         **_split(job),
         **_recomputation(job),
@@ -93,6 +95,19 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
         "add_bias_linear": architecture.add_bias_linear,
         # Megatron-LM keeps them in step: all biases include that of QKV.
         "add_qkv_bias": architecture.add_qkv_bias or architecture.add_bias_linear,
+        "mtp_num_layers": architecture.mtp_num_layers,
+    }
+
+
+def _latent_attention(architecture: Architecture) -> dict[str, Any]:
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": architecture.q_lora_rank,
+        "kv_lora_rank": architecture.kv_lora_rank,
+        "qk_head_dim": architecture.qk_head_dim,
+        "qk_pos_emb_head_dim": architecture.qk_pos_emb_head_dim,
+        "v_head_dim": architecture.v_head_dim,
+        "rope_type": "rope",
     }
 
 
@@ -142,6 +157,7 @@ def _split(job: Job) -> dict[str, Any]:
         "tensor_model_parallel_size": layout.tensor_model_parallel_size,
         "sequence_parallel": layout.sequence_parallel,
         "context_parallel_size": layout.context_parallel_size,
+        "cp_comm_type": layout.cp_comm_type,
         "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": chunks,
         "pipeline_model_parallel_layout": layout.pipeline_model_parallel_layout,

@@ -45,7 +45,7 @@ def megatron_on_cpu() -> Iterator[None]:
         )
     with contextlib.ExitStack() as stack:
         for replacement in replacements():
-            stack.enter_context(_replaced(replacement))
+            stack.enter_context(replaced(replacement))
         stack.enter_context(_quiet("megatron.core.tensor_parallel.random"))
         # Megatron's `jit_fuser` is torch.compile: a C++ build of half a minute for no gain here.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -174,7 +174,7 @@ class FinishedEvent:
 
 
 @contextlib.contextmanager
-def _replaced(replacement: Replacement) -> Iterator[None]:
+def replaced(replacement: Replacement) -> Iterator[None]:
     """Replace one name for the duration of the context; refuse where it is not there."""
     owner = replacement.resolve_owner()
     before = vars(owner).get(replacement.name, ABSENT)  # absent where it is inherited

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.tensor_parallel import (
     set_defaults_if_not_set_tensor_model_parallel_attributes,
 )
@@ -58,6 +59,25 @@ def wrap_for_data_parallel(
         )
         for position, chunk in enumerate(chunks)
     ]
+
+
+def connect_schedule(
+    job: Job,
+    config: TransformerConfig,
+    chunks: list[DistributedDataParallel],
+    optimizer: MegatronOptimizer,
+) -> None:
+    """Give the schedule its hooks into DDP and the optimizer, as Megatron-LM's `train` does."""
+    config.finalize_model_grads_func = finalize_model_grads
+    config.grad_scale_func = optimizer.scale_loss
+    if job.recipe.overlap_grad_reduce:
+        config.no_sync_func = _one_or_list([chunk.no_sync for chunk in chunks])
+        config.grad_sync_func = _one_or_list([chunk.start_grad_sync for chunk in chunks])
+
+
+def _one_or_list(functions: list[Any]) -> Any:
+    """Megatron's schedules take a bare function where there is one model chunk."""
+    return functions[0] if len(functions) == 1 else functions
 
 
 def model_arguments(job: Job) -> dict[str, Any]:

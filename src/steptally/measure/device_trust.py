@@ -14,8 +14,8 @@ from steptally.measure.launch_calls import (
 )
 from steptally.measure.step_finding import FoundSteps
 from steptally.measure.trust import BUSY_BASED, DOWNGRADED, GOOD, NOTED, judged
-from steptally.measure.wording import number_ranges
 from steptally.tally import GapRow, TimeRow, TrustRow
+from steptally.tally.ranges import number_ranges
 from steptally.trace.intervals import merge, total
 
 # An event that holds this many later ones of its own stream did not last so long.

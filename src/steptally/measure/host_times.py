@@ -11,8 +11,8 @@ import polars as pl
 from steptally.errors import InputError
 from steptally.measure.device_times import WHOLE_RECORDING, RecordedTimes
 from steptally.measure.overlap import step_times, whole_time
-from steptally.measure.wording import number_ranges
 from steptally.tally import TimeRow
+from steptally.tally.ranges import number_ranges
 from steptally.trace.schema import Trace
 
 

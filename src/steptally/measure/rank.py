@@ -15,8 +15,8 @@ import polars as pl
 from steptally.measure.gemms import StepGemms, step_gemms
 from steptally.measure.overlap import step_times
 from steptally.measure.traffic import step_traffic
-from steptally.measure.wording import number_ranges
 from steptally.tally import TimeRow, TrafficRow
+from steptally.tally.ranges import number_ranges
 from steptally.trace.kineto import read_kineto
 from steptally.trace.schema import UNATTRIBUTED, Trace
 

@@ -22,8 +22,8 @@ from steptally.measure.steps import (
     step_warnings,
 )
 from steptally.measure.summary import common_steps, executed_flops, time_figures
-from steptally.measure.wording import number_ranges
 from steptally.tally import PEAK_ALLOCATED, Row, Tally
+from steptally.tally.ranges import number_ranges
 from steptally.trace.run_directory import RunDirectory
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from steptally.measure.wording import number_ranges
 from steptally.tally import Figure, MemoryRow, StepRow
+from steptally.tally.ranges import number_ranges
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from steptally.measure.rank import RankAccount
-from steptally.measure.wording import number_ranges
 from steptally.tally import Figure
+from steptally.tally.ranges import number_ranges
 
 NOT_APPLICABLE = "not applicable"
 # The name under which `predict` counts the same.

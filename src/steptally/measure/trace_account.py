@@ -24,7 +24,6 @@ from steptally.measure.kernels import family_rows, kernel_rows, with_families
 from steptally.measure.operands import operand_sizes
 from steptally.measure.step_finding import FoundSteps, find_steps
 from steptally.measure.trust import file_trust
-from steptally.measure.wording import number_ranges
 from steptally.tally import (
     FamilyRow,
     FusionRow,
@@ -34,6 +33,7 @@ from steptally.tally import (
     TimeRow,
     TrustRow,
 )
+from steptally.tally.ranges import number_ranges
 from steptally.trace.kinds import Rules
 from steptally.trace.schema import UNATTRIBUTED, Trace
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from steptally.measure.summary import NOT_APPLICABLE, Findings
 from steptally.measure.trace_account import TraceAccount
 from steptally.measure.trust import spoils_busy
-from steptally.measure.wording import number_ranges
 from steptally.tally import Figure, GapRow, TimeRow
+from steptally.tally.ranges import number_ranges
 
 
 def trace_figures(accounts: Sequence[TraceAccount]) -> Findings:

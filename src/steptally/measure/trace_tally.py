@@ -17,8 +17,8 @@ from steptally.measure.kernels import on_device
 from steptally.measure.trace_account import TraceAccount
 from steptally.measure.trace_figures import trace_figures
 from steptally.measure.trust import subset_trust
-from steptally.measure.wording import number_ranges
 from steptally.tally import FamilyRow, FusionRow, Row, Tally
+from steptally.tally.ranges import number_ranges
 
 NOT_APPLICABLE = "not applicable"
 MOST_FUSION = 50

@@ -18,7 +18,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from steptally.job.job import Job
-from steptally.predict.collective import BACKWARD, FORWARD, RECOMPUTE, TENSOR, Collective
+from steptally.predict.collective import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    TENSOR,
+    WORLD,
+    Collective,
+)
 from steptally.predict.layers import LayerKind, layer_kinds, mtp_layer_kinds
 from steptally.predict.linears import output_linear
 from steptally.predict.microbatch import gathered_tokens
@@ -29,7 +36,7 @@ from steptally.predict.stages import Chunk, chunks_of_stage
 from steptally.predict.traffic_context import attention_context_collectives
 from steptally.predict.traffic_data import step_collectives
 from steptally.predict.traffic_expert import moe_collectives
-from steptally.predict.traffic_mtp import WORLD, mtp_boundary_collectives
+from steptally.predict.traffic_mtp import mtp_boundary_collectives
 from steptally.predict.traffic_pipeline import pipeline_collectives
 from steptally.predict.traffic_tensor import (
     embedding_collectives,

@@ -8,10 +8,8 @@ transformer/multi_token_prediction.py), which uses torch's default process group
 from __future__ import annotations
 
 from steptally.job.job import Job
-from steptally.predict.collective import CONTEXT, FORWARD, RECV, SEND, Collective
+from steptally.predict.collective import CONTEXT, FORWARD, RECV, SEND, WORLD, Collective
 from steptally.predict.ranks import group_ranks
-
-WORLD = "default_pg"
 
 
 def mtp_boundary_collectives(job: Job, rank: int, *, labels: bool) -> list[Collective]:

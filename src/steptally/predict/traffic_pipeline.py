@@ -6,7 +6,15 @@ Sources, megatron-core 0.16.1: pipeline_parallel/schedules.py and p2p_communicat
 from __future__ import annotations
 
 from steptally.job.job import Job
-from steptally.predict.collective import BACKWARD, FORWARD, PIPELINE, RECV, SEND, Collective
+from steptally.predict.collective import (
+    BACKWARD,
+    FORWARD,
+    PIPELINE,
+    RECV,
+    SEND,
+    WORLD,
+    Collective,
+)
 from steptally.predict.microbatch import shard_tokens
 from steptally.predict.ranks import coordinates, group_ranks
 from steptally.predict.stages import model_chunks
@@ -33,12 +41,12 @@ def pipeline_collectives(job: Job, rank: int) -> list[Collective]:
             continue
         if index > 0:
             size = _boundary_elements(job, index)
-            found += _message(job, "activations", FORWARD, RECV, size, previous)
-            found += _message(job, "activation gradients", BACKWARD, SEND, size, previous)
+            found += _message(job, "activations", FORWARD, RECV, size, previous, pp)
+            found += _message(job, "activation gradients", BACKWARD, SEND, size, previous, pp)
         if index < len(chunks) - 1:
             size = _boundary_elements(job, index + 1)
-            found += _message(job, "activations", FORWARD, SEND, size, following)
-            found += _message(job, "activation gradients", BACKWARD, RECV, size, following)
+            found += _message(job, "activations", FORWARD, SEND, size, following, pp)
+            found += _message(job, "activation gradients", BACKWARD, RECV, size, following, pp)
     return found
 
 
@@ -56,13 +64,23 @@ def _boundary_elements(job: Job, index: int) -> int:
     return shard_tokens(job) * job.architecture.hidden_size * hidden_states
 
 
+def _group(collective: str, pp: int, stages: int, overlapped: bool) -> str:
+    """Of two stages that overlap messages, the odd one sends over torch's default group.
+
+    Two messages between the same two ranks then have a communicator each (`_p2p_ops`).
+    """
+    from_odd_stage = (collective == SEND) == (pp % 2 == 1)
+    return WORLD if stages == 2 and overlapped and from_odd_stage else PIPELINE
+
+
 def _message(
-    job: Job, name: str, phase: str, collective: str, elements: int, peer: int
+    job: Job, name: str, phase: str, collective: str, elements: int, peer: int, pp: int
 ) -> list[Collective]:
-    interleaved = len(model_chunks(job)) > job.layout.pipeline_model_parallel_size
+    stages = job.layout.pipeline_model_parallel_size
+    interleaved = len(model_chunks(job)) > stages
     message = Collective(
         name=name,
-        group=PIPELINE,
+        group=_group(collective, pp, stages, interleaved and job.recipe.overlap_p2p_communication),
         collective=collective,
         phase=phase,
         elements=elements,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from steptally.report.memory_bars import LIFETIMES
 from steptally.report.quantity import printable, quantity
-from steptally.report.table import Table
+from steptally.report.table import NOTHING, Table
 from steptally.tally import MemoryChangeRow, MemoryPeakRow, MemoryRow
 
 
@@ -55,9 +55,9 @@ def memory_peaks_table(rows: Sequence[MemoryPeakRow]) -> Table:
                 "+".join(map(str, row.in_flight)),
                 quantity(row.first_step_peak_bytes, "byte"),
                 quantity(row.peak_bytes, "byte"),
-                quantity(row.checkpoint_peak_bytes, "byte"),
-                quantity(row.outside_bytes, "byte"),
-                quantity(row.total_bytes, "byte"),
+                _bytes_or_nothing(row.checkpoint_peak_bytes),
+                _bytes_or_nothing(row.outside_bytes),
+                _bytes_or_nothing(row.total_bytes),
             )
             for row in rows
         ),
@@ -83,6 +83,10 @@ def memory_changes_table(rows: Sequence[MemoryChangeRow]) -> Table:
             for row in rows
         ),
     )
+
+
+def _bytes_or_nothing(size: int | None) -> str:
+    return NOTHING if size is None else quantity(size, "byte")
 
 
 def _lifetime_place(kind: tuple[str, str]) -> int:

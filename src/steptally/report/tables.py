@@ -13,6 +13,7 @@ from steptally.report.memory_tables import (
     memory_table,
 )
 from steptally.report.quantity import printable, quantity, ranges
+from steptally.report.rehearsal_tables import programs_table, substitutions_table
 from steptally.report.table import NOTHING, Table, without_columns
 from steptally.report.trace_tables import trace_tables
 from steptally.tally import (
@@ -53,12 +54,14 @@ def flops_table(rows: Sequence[FlopsRow]) -> Table:
     useful: dict[str, int] = defaultdict(int)
     executed: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
-        useful[row.name] += row.useful
+        useful[row.name] += row.useful or 0
         executed[row.name][row.phase] += row.executed
 
+    known = any(row.useful is not None for row in rows)
+
     def line(name: str, of_useful: int, of_phase: Sequence[int]) -> tuple[str, ...]:
-        numbers = (of_useful, *of_phase, sum(of_phase))
-        return (printable(name), *(_flops(number) for number in numbers))
+        executed_cells = [_flops(number) for number in (*of_phase, sum(of_phase))]
+        return (printable(name), _flops(of_useful) if known else NOTHING, *executed_cells)
 
     by_phase = [sum(terms[phase] for terms in executed.values()) for phase in phases]
     return Table(
@@ -81,8 +84,8 @@ def elementwise_table(rows: Sequence[FlopsRow]) -> Table:
         note="of one optimizer step, over all ranks, forward and backward; in no MFU",
         columns=("kind", "FLOPs"),
         text_columns=1,
-        rows=tuple((printable(row.name), _flops(row.useful)) for row in rows),
-        total=("total", _flops(sum(row.useful for row in rows))),
+        rows=tuple((printable(row.name), _flops(row.executed)) for row in rows),
+        total=("total", _flops(sum(row.executed for row in rows))),
     )
 
 
@@ -258,6 +261,8 @@ def groups_table(rows: Sequence[GroupRow]) -> Table:
 
 
 DRAWN: dict[str, Callable[[Sequence[Any]], Table]] = {
+    "programs": programs_table,
+    "substitutions": substitutions_table,
     "traffic": traffic_table,
     "groups": groups_table,
     "flops": flops_table,

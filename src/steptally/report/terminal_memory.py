@@ -69,6 +69,8 @@ def _print_legend(bars: Sequence[MemoryBar], signs: dict[str, str], console: Con
     legend.add_row("", *(Text(word, style="dim") for word in ("lifetime", "least", "most", "")))
     for place, lifetime in enumerate(LIFETIMES):
         sizes = [bar.sizes[place] for bar in bars]
+        if not any(sizes):  # a rehearsal knows nothing of what is outside
+            continue
         legend.add_row(
             Text(signs[lifetime] * 2, style=COLOURS[lifetime]),
             Text(lifetime),

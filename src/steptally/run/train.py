@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import TransformerConfig
 
 from steptally.engine.config import optimizer_config, transformer_config
-from steptally.engine.model import build_chunks, wrap_for_data_parallel
+from steptally.engine.model import build_chunks, connect_schedule, wrap_for_data_parallel
 from steptally.engine.weights import fill_weights
 from steptally.errors import RunError
 from steptally.job import Job
@@ -61,7 +61,7 @@ def prepare(job: Job, device: torch.device) -> Trainer:
         fill_weights(chunk, seed=job.recipe.seed)
     chunks = wrap_for_data_parallel(job, config, bare_chunks)
     optimizer = get_megatron_optimizer(optimizer_config(job), chunks, use_gloo_process_groups=False)
-    _connect(job, config, chunks, optimizer)
+    connect_schedule(job, config, chunks, optimizer)
     return Trainer(job=job, config=config, chunks=chunks, optimizer=optimizer, device=device)
 
 
@@ -135,25 +135,6 @@ def summed_loss(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
     count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
     logged = torch.stack([total.detach().double(), count.double()])
     return total, count, logged
-
-
-def _connect(
-    job: Job,
-    config: TransformerConfig,
-    chunks: list[DistributedDataParallel],
-    optimizer: MegatronOptimizer,
-) -> None:
-    """Give the schedule its hooks into DDP and the optimizer, as Megatron-LM's `train` does."""
-    config.finalize_model_grads_func = finalize_model_grads
-    config.grad_scale_func = optimizer.scale_loss
-    if job.recipe.overlap_grad_reduce:
-        config.no_sync_func = _one_or_list([chunk.no_sync for chunk in chunks])
-        config.grad_sync_func = _one_or_list([chunk.start_grad_sync for chunk in chunks])
-
-
-def _one_or_list(functions: list[Any]) -> Any:
-    """Megatron's schedules take a bare function where there is one model chunk."""
-    return functions[0] if len(functions) == 1 else functions
 
 
 def _on_device(

@@ -16,8 +16,10 @@ from steptally.tally.rows import (
     MemoryPeakRow,
     MemoryRow,
     ParametersRow,
+    ProgramRow,
     Row,
     StepRow,
+    SubstitutionRow,
     TrafficRow,
 )
 from steptally.tally.tally import SCHEMA, Tally, tally_from_json
@@ -61,10 +63,12 @@ __all__ = [
     "MemoryRow",
     "NetGainRow",
     "ParametersRow",
+    "ProgramRow",
     "Row",
     "Section",
     "SourceRow",
     "StepRow",
+    "SubstitutionRow",
     "Tally",
     "TimeRow",
     "TrafficRow",

@@ -78,7 +78,8 @@ def _typical_ns(*names: str, share_of: str = "") -> tuple[Quantity, ...]:
 IDENTITIES: dict[str, tuple[Identity, ...]] = {
     "flops": (
         Identity(
-            keys=("name", "phase"),
+            keys=("phase",),
+            names=("name",),
             quantities=(
                 Quantity(name="executed", unit="FLOP"),
                 Quantity(name="useful", unit="FLOP", under_convention=True),
@@ -178,7 +179,8 @@ IDENTITIES: dict[str, tuple[Identity, ...]] = {
     ),
     "memory": (
         Identity(
-            keys=("rank", "lifetime", "name"),
+            keys=("rank", "lifetime"),
+            names=("name",),
             sizes=("vpp",),
             cut_by=CHUNK_CUTS,
             quantities=(Quantity(name="bytes", unit="byte"),),
@@ -194,6 +196,27 @@ IDENTITIES: dict[str, tuple[Identity, ...]] = {
                 *("checkpoint_peak_bytes", "outside_bytes"),
             ),
             words=("pp", "ranks", "in_flight", "event"),
+            absent_is_zero=False,
+        ),
+    ),
+    "programs": (
+        Identity(
+            keys=("rank",),
+            quantities=(
+                *_most("parameter", "parameters"),
+                *_most("", "products", "collectives", "operators"),
+            ),
+            words=("pp", "ranks", "in_flight"),
+            left_out=("rank_count", "microbatches"),
+            absent_is_zero=False,
+        ),
+    ),
+    "substitutions": (
+        Identity(
+            keys=("setting",),
+            quantities=(Quantity(name="rehearsed", unit="", combine="max"),),
+            words=("stated", "flops", "traffic", "memory"),
+            left_out=("why",),
             absent_is_zero=False,
         ),
     ),

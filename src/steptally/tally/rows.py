@@ -27,13 +27,13 @@ TRAFFIC_PHASES = (*PHASES, "gradients", "optimizer", "logging")
 class FlopsRow:
     """FLOPs of one term of the model in one phase, for one optimizer step over all ranks.
 
-    `useful` is what the mathematics needs under the tally's convention, `executed` what the
-    hardware is asked to do. Both are exact integers.
+    `useful` is what the mathematics needs under the tally's convention (None where only what runs
+    is known), `executed` what the hardware is asked to do. Both are exact integers.
     """
 
     name: str
     phase: str
-    useful: int
+    useful: int | None
     executed: int
 
 
@@ -190,7 +190,7 @@ class MemoryPeakRow:
     `ranks` are all ranks of the pipeline stage `pp`, which are alike, as text. `peak_bytes` is of
     every step after the first, reached in `event`, when each chunk of the rank holds the
     activations of `in_flight` micro-batches. `total_bytes` is what the device must have: the
-    highest peak and what is outside.
+    highest peak and what is outside. The last three are None where a basis does not know them.
     """
 
     rank: int
@@ -200,9 +200,9 @@ class MemoryPeakRow:
     event: str
     peak_bytes: int
     first_step_peak_bytes: int
-    checkpoint_peak_bytes: int
-    outside_bytes: int
-    total_bytes: int
+    checkpoint_peak_bytes: int | None = None
+    outside_bytes: int | None = None
+    total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +257,44 @@ class StepRow:
     grad_norm: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubstitutionRow:
+    """What was rehearsed in place of a setting, and what that does to each account.
+
+    `flops`, `traffic` and `memory` are `stands`, `at most` or `at least` (the job needs at most or
+    at least what was rehearsed), or `void`.
+    """
+
+    setting: str
+    stated: str
+    rehearsed: str
+    flops: str
+    traffic: str
+    memory: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRow:
+    """One rank that was rehearsed, and the ranks that execute the same program.
+
+    `ranks` are those as text, `rank_count` how many. `microbatches` were rehearsed, in as many runs
+    as it has numbers; `operators` ran a kernel and `products` were matrix products, in a step of
+    the job.
+    """
+
+    rank: int
+    ranks: str
+    rank_count: int
+    pp: int
+    microbatches: tuple[int, ...]
+    parameters: int
+    operators: int
+    products: int
+    collectives: int
+    in_flight: tuple[int, ...]
+
+
 ROW_TYPES: dict[str, type] = {
     "flops": FlopsRow,
     "elementwise": FlopsRow,
@@ -283,6 +321,8 @@ ROW_TYPES: dict[str, type] = {
     "net_gain": NetGainRow,
     "trust": TrustRow,
     "steps": StepRow,
+    "substitutions": SubstitutionRow,
+    "programs": ProgramRow,
 }
 
 Row = (
@@ -308,4 +348,6 @@ Row = (
     | NetGainRow
     | TrustRow
     | StepRow
+    | SubstitutionRow
+    | ProgramRow
 )
