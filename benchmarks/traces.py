@@ -16,14 +16,19 @@ from pathlib import Path
 
 from benchmarks.kineto_file import write_kineto
 from benchmarks.timing import Result
-from steptally.measure.overlap import whole_time
+from steptally.measure.trace_account import TraceOptions, account_for_trace
+from steptally.measure.trace_pool import available_cores, measure_sources
+from steptally.trace.kinds import load_rules
 from steptally.trace.kineto import read_kineto
 from steptally.trace.nsys import nsys_parts, read_nsys
+from steptally.trace.read import read_traces
+from steptally.trace.schema import Trace
 
 MEGABYTES = 226
 KERNELS = 500_000
 PEER = ("HolisticTraceAnalysis==0.5.0", "pandas==2.2.3")  # with pandas 3 parts of it fail
 RUNS = 5
+RANKS = 8
 
 
 def run() -> list[Result]:
@@ -36,7 +41,12 @@ def run() -> list[Result]:
         ours = cpu_rate("Kineto JSON, read", "MB/s", megabytes, lambda: read_kineto(kineto))
         results = [
             ours,
-            cpu_rate("Kineto JSON, read and overlap", "MB/s", megabytes, lambda: _overlap(kineto)),
+            cpu_rate(
+                "Kineto JSON, with overlap, gaps and kernels",
+                "MB/s",
+                megabytes,
+                lambda: _account(read_kineto(kineto)),
+            ),
             peak_memory("peak memory / size of the file", kineto, megabytes),
             peak_memory("the same, low memory", kineto, megabytes, "low_memory=True"),
             cpu_rate(
@@ -45,8 +55,32 @@ def run() -> list[Result]:
                 KERNELS,
                 lambda: read_nsys(export, part),
             ),
+            cpu_rate(
+                "the same, with overlap, gaps and kernels",
+                "kernels/s",
+                KERNELS,
+                lambda: _account(read_nsys(export, part)),
+            ),
+            job_of_ranks(Path(folder, "job"), kineto),
         ]
-        return [*results, *_peer(Path(folder), kineto, megabytes)]
+        peer = _peer(Path(folder), kineto, megabytes)
+        return [*results, *peer, *(_ratio(ours, one) for one in peer)]
+
+
+def job_of_ranks(folder: Path, kineto: Path) -> Result:
+    """All ranks of a job, each with a file as large, in a process for each core."""
+    folder.mkdir()
+    text = kineto.read_bytes()
+    for rank in range(RANKS):
+        own = text.replace(b'"rank": 0', b'"rank": %d' % rank, 1)
+        Path(folder, f"rank{rank}.json").write_bytes(own)
+    options = TraceOptions(rules=load_rules())
+    start = time.perf_counter()
+    outcomes = list(measure_sources(read_traces([folder]), options))
+    seconds = time.perf_counter() - start
+    assert all(outcome.account for outcome in outcomes)
+    cores = min(available_cores(), RANKS)
+    return _result(f"{RANKS} ranks of {MEGABYTES} MB on {cores} cores, wall", "s", [seconds])
 
 
 def cpu_rate(name: str, unit: str, work: float, function: Callable[[], object]) -> Result:
@@ -111,8 +145,8 @@ def _kernel(number: int, process: int) -> tuple[int, ...]:
     return (start, start + 7_000, *place, 132 + number % 9, 1, 1, 256, 1, 1, 0)
 
 
-def _overlap(path: Path) -> None:
-    whole_time(read_kineto(path))
+def _account(trace: Trace) -> None:
+    account_for_trace(trace, 0, TraceOptions(rules=load_rules()))
 
 
 def _peer(folder: Path, kineto: Path, megabytes: float) -> list[Result]:
@@ -137,6 +171,10 @@ def _peer(folder: Path, kineto: Path, megabytes: float) -> list[Result]:
         return []
     seconds = float(done.stdout.split()[-1])
     return [_result("HolisticTraceAnalysis 0.5.0, the same file", "MB/s", [megabytes / seconds])]
+
+
+def _ratio(ours: Result, peer: Result) -> Result:
+    return _result(f"steptally / {peer.name.split(',')[0]}", "x", [ours.median / peer.median])
 
 
 def _result(name: str, unit: str, values: list[float]) -> Result:

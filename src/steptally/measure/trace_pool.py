@@ -100,7 +100,8 @@ def _pooled(
                 except BrokenProcessPool as error:
                     raise InputError(
                         f"a process that read traces was killed, most likely for memory, with "
-                        f"{processes} at once: use --processes 1, or --low-memory."
+                        f"{processes} at once: use --processes 1, or --low-memory. (From a script "
+                        "of your own: call this below `if __name__ == '__main__':`.)"
                     ) from error
 
 
