@@ -13,8 +13,10 @@ from steptally.tally.identity import Entry, Identity, Quantity, entry_of
 
 _PARTS_OF_TIME = (
     *("busy_ns", "compute_ns", "communication_ns", "overlap_ns"),
-    *("exposed_ns", "idle_ns", "copies_ns", "copies_overlap_ns", "graph_ns"),
+    *("exposed_ns", "idle_ns"),
 )
+# Of a device's recording only: CPU ranks have none.
+_OF_A_DEVICE = ("copies_ns", "copies_overlap_ns", "graph_ns")
 
 
 def _ns(*names: str, share_of: str = "", combine: Any = "median") -> tuple[Quantity, ...]:
@@ -40,32 +42,47 @@ def group_times(rows: Sequence[Any]) -> Iterable[Entry]:
     )
 
 
+_OF_GROUPS = Identity(
+    keys=("rank", "group"),
+    quantities=(
+        *_ns("exposed_ns", "exposed_alone_ns", "communication_ns", "overlap_ns"),
+        Quantity(name="instances", unit="call", combine="median"),
+    ),
+    words=("axis", "size"),
+    left_out=("step",),
+    absent_is_zero=False,
+    entries=group_times,
+)
 TIME: tuple[Identity, ...] = (
     Identity(
         keys=("rank",),
         quantities=(*_ns("span_ns"), *_ns(*_PARTS_OF_TIME, share_of="span_ns")),
-        left_out=("step", "groups", "pairs", "partial"),
+        left_out=("step", "groups", "pairs", "partial", *_OF_A_DEVICE),
         absent_is_zero=False,
     ),
-    Identity(
-        keys=("rank", "group"),
-        quantities=(
-            *_ns("exposed_ns", "exposed_alone_ns", "communication_ns", "overlap_ns"),
-            Quantity(name="instances", unit="call", combine="median"),
-        ),
-        words=("axis", "size"),
-        left_out=("step",),
-        absent_is_zero=False,
-        entries=group_times,
-    ),
+    _OF_GROUPS,
 )
 
 TRACE_IDENTITIES: dict[str, tuple[Identity, ...]] = {
-    "recording": TIME,
+    "recording": (
+        Identity(
+            keys=("rank",),
+            quantities=(
+                *_ns("span_ns"),
+                *_ns(*_PARTS_OF_TIME, *_OF_A_DEVICE, share_of="span_ns"),
+            ),
+            left_out=("step", "groups", "pairs", "partial"),
+            absent_is_zero=False,
+        ),
+        _OF_GROUPS,
+    ),
     "partial_steps": (
         Identity(
             keys=("rank", "partial"),
-            quantities=(*_ns("span_ns"), *_ns(*_PARTS_OF_TIME, share_of="span_ns")),
+            quantities=(
+                *_ns("span_ns"),
+                *_ns(*_PARTS_OF_TIME, *_OF_A_DEVICE, share_of="span_ns"),
+            ),
             left_out=("step", "groups", "pairs"),
             absent_is_zero=False,
         ),
