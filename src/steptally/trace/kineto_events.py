@@ -42,6 +42,7 @@ _EXACT = _Shape(
     msgspec.json.Decoder(ExactDocument, float_hook=str),
 )
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+ENDS_EARLY = "the file ends before its events do"
 # Damage without a single whole event is given up after this much text.
 _MOST_CARRIED = 16 << 20
 # Python's json and some profilers write these; JSON has no such numbers.
@@ -117,7 +118,7 @@ class DecodedFile:
         if saved.unusable_events:
             self.lost_events["fields missing or of the wrong type"] += saved.unusable_events
         if block.is_last and not saved.reached_end:
-            self._lose("the file ends before its events do", saved.rest.strip())
+            self._lose(ENDS_EARLY, saved.rest.strip())
         if block.is_last:
             self._read_info(block.header, saved.rest)
 
