@@ -202,6 +202,14 @@ def test_damage_without_end_is_gone_through_and_what_stands_before_it_is_read(pa
     assert trace.losses
 
 
+def test_a_cut_file_whose_clock_lost_its_base_says_so(path):
+    cut = read(path, TEXTS[0][: TEXTS[0].index(b"kernel 9 ")])
+    assert any("the base of its clock" in warning for warning in cut.warnings)
+    unix = [{**event, "ts": event["ts"] + 1_661_203_462_598_738} for event in EVENTS]
+    text = json.dumps({"traceEvents": unix}).encode()
+    assert read(path, text[: len(text) // 2]).warnings == ()
+
+
 def test_events_that_are_not_complete_ones_are_counted(path):
     begin = {**EVENTS[0], "ph": "B"}
     flow = {"ph": "s", "id": 1, "pid": 0, "tid": 7, "ts": 1, "cat": "ac2g", "name": "ac2g"}

@@ -114,6 +114,50 @@ def test_ranges_are_annotations_without_their_details_and_nccls_are_issues(read)
     assert events.filter(kind="issue")["name"].to_list() == ["ncclAllReduce"]
 
 
+def nccl_range(text, start, end, communicator=None):
+    payload = None if communicator is None else f'{{"NCCL communicator ID": {communicator}}}'
+    row = {**RANGE, "start": start, "end": end, "text": text, "textId": None, "domainId": 1}
+    return row | {"jsonText": payload}
+
+
+@pytest.mark.parametrize(
+    ("ranges", "group"),
+    [
+        # The launch is at 900.
+        ([("ncclAllReduce", 890, 960, 77)], "communicator 77"),
+        ([("ncclAllReduce", 890, 960, '"1,234,567"')], "communicator 1234567"),
+        ([("ncclAllReduce", 890, 895, 77)], "unattributed"),
+        ([("ncclAllReduce", 890, 960, None), ("ncclBroadcast", 10, 20, 5)], "unattributed"),
+        (
+            [
+                ("ncclSend", 10, 20, 5),
+                ("ncclGroupStart", 800, 805, None),
+                ("ncclSend", 810, 815, 77),
+                ("ncclRecv", 820, 825, 77),
+                ("ncclGroupEnd", 890, 960, None),
+            ],
+            "communicator 77",
+        ),
+        (
+            [
+                ("ncclGroupStart", 800, 805, None),
+                ("ncclSend", 810, 815, 77),
+                ("ncclRecv", 820, 825, 78),
+                ("ncclGroupEnd", 890, 960, None),
+            ],
+            "unattributed",
+        ),
+    ],
+)
+def test_a_kernel_is_of_the_communicator_whose_call_launched_it_or_of_none(read, ranges, group):
+    trace = read(
+        kernel=[{**KERNEL, "demangledName": 2}],
+        runtime=[LAUNCH],
+        nvtx=[nccl_range(*own) for own in ranges],
+    )
+    assert trace.events.filter(kind="communication")["group"].to_list() == [group]
+
+
 def test_graph_replays_are_told_by_node_or_as_a_whole(read):
     replay = {**without(MEMSET, "bytes"), "graphId": 5}
     events = read(kernel=[{**KERNEL, "graphId": 3}], graph_trace=[replay]).events

@@ -16,19 +16,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import polars as pl
+
 from steptally.errors import InputError
 from steptally.trace.checks import suspect_kernels
 from steptally.trace.gloo import attribute_transfers
 from steptally.trace.kinds import Rules, load_rules
 from steptally.trace.kineto_blocks import read_blocks
 from steptally.trace.kineto_columns import Columns
-from steptally.trace.kineto_events import DecodedFile
+from steptally.trace.kineto_events import ENDS_EARLY, DecodedFile
 from steptally.trace.kineto_format import FileInfo
 from steptally.trace.kineto_frames import collective_frame, event_frame, operator_frame
 from steptally.trace.kineto_names import Names
 from steptally.trace.rank_names import rank_in_name
 from steptally.trace.schema import Loss, ProcessGroup, Trace
 
+_YEAR_2000_NS = 946_684_800 * 10**9
 # What only shapes, products and CPU time need: most of a trace's rows.
 _HOST_DETAIL = frozenset(("operator", "issue", "instrument"))
 
@@ -75,6 +78,7 @@ def read_kineto(
         losses=gathered.losses,
         warnings=(
             *_warnings(path, columns, rank, stated_rank),
+            *_lost_base(path, gathered, events),
             *suspect_kernels(path, events, rules),
         ),
     )
@@ -119,6 +123,17 @@ def _warnings(
         yield (
             f"{path}: {count:,} events of the category {category!r}, which steptally does not "
             "know, are left out. Report the profiler that wrote them."
+        )
+
+
+def _lost_base(path: Path, gathered: _Gathered, events: pl.DataFrame) -> Iterator[str]:
+    """Kineto writes the base of its clock behind the events; without it times are small."""
+    ended_early = any(loss.reason == ENDS_EARLY for loss in gathered.losses)
+    is_unix = (events["start_ns"] > _YEAR_2000_NS).all()
+    if ended_early and gathered.info.base_time_ns is None and not is_unix:
+        yield (
+            f"{path}: its end is missing, and with it the base of its clock "
+            "(baseTimeNanoseconds): its times cannot be laid beside another rank's"
         )
 
 

@@ -14,8 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from steptally.trace.clock import NO_TIME, nanoseconds
-from steptally.trace.kineto_format import NO_TEXT, Arguments, Event
-from steptally.trace.kineto_names import NOT_KEPT, WAYS, Names, Reads, Texts
+from steptally.trace.kineto_arguments import Told, decode_arguments
+from steptally.trace.kineto_format import (
+    NO_TEXT,
+    CollectiveArguments,
+    DeviceArguments,
+    Event,
+    LaunchArguments,
+    OperatorArguments,
+    ShapeArguments,
+)
+from steptally.trace.kineto_names import UNKNOWN, WAYS, Names, Reads, Texts
 from steptally.trace.schema import Loss
 
 Int64s = npt.NDArray[np.int64]
@@ -23,7 +32,6 @@ Int64s = npt.NDArray[np.int64]
 ABSENT = -1  # of ids and counts, which are never negative; null in the frames
 _LARGEST = np.iinfo(np.int64).max
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
-_NOTHING = Arguments()
 # Complete events, and those that say nothing of anyone's work: metadata, flows, instants, counters.
 _READ_PHASES = frozenset(("X", "M", "s", "t", "f", "i", "I", "C"))
 
@@ -50,16 +58,19 @@ class Columns:
     unknown_categories: Counter[str] = field(default_factory=Counter)
     timeless_events: int = 0
     unread_events: int = 0
+    bad_arguments: int = 0
 
     def add(self, events: Sequence[Event]) -> None:
         """Take the events of one block that are intervals of someone's work."""
         names = self.names
         rows = [event for event in events if event.ph == "X"]
-        self.unread_events += sum(event.ph not in _READ_PHASES for event in events)
+        if not {event.ph for event in events} <= _READ_PHASES:
+            self.unread_events += sum(event.ph not in _READ_PHASES for event in events)
         codes = np.array([names[event.cat, event.name] for event in rows], dtype=np.int64)
         if codes.size and codes.min() < 0:
-            kept = codes != NOT_KEPT
-            self._count_unknown(compress(rows, ~kept))
+            kept = codes >= 0
+            unknown = compress(rows, codes == UNKNOWN)
+            self.unknown_categories.update(event.cat or "none" for event in unknown)
             rows, codes = list(compress(rows, kept)), codes[kept]
         if not rows:
             return
@@ -79,8 +90,7 @@ class Columns:
         self._add_device_work(np.flatnonzero(reads == Reads.DEVICE), rows)
         self._add_operators(np.flatnonzero(reads == Reads.OPERATOR), rows)
         self._add_shapes(np.flatnonzero(reads == Reads.SHAPES), rows)
-        for place in np.flatnonzero(reads == Reads.COLLECTIVE).tolist():
-            self._add_collective(place, rows[place].args or _NOTHING)
+        self._add_collectives(np.flatnonzero(reads == Reads.COLLECTIVE), rows)
         self.rows += len(rows)
 
     @property
@@ -95,21 +105,23 @@ class Columns:
             'a phase ("ph") that Kineto does not write: steptally reads complete events (X)': (
                 self.unread_events
             ),
+            "arguments of the wrong type; the events themselves are kept": self.bad_arguments,
         }
         return [Loss(reason=reason, events=count) for reason, count in counts.items() if count]
 
-    def _count_unknown(self, left_out: Any) -> None:
-        for event in left_out:
-            if not self.names.rules.knows(event.cat):
-                self.unknown_categories[event.cat or "none"] += 1
+    def _arguments(self, places: Int64s, rows: Sequence[Event], struct: type[Told]) -> list[Told]:
+        """What the events at these places tell."""
+        told, bad = decode_arguments([rows[place].args for place in places.tolist()], struct)
+        self.bad_arguments += bad
+        return told
 
     def _add_launches(self, places: Int64s, rows: Sequence[Event]) -> None:
-        arguments = _arguments(places, rows)
+        arguments = self._arguments(places, rows, LaunchArguments)
         correlation = counts([one.correlation for one in arguments])
         self.launches.append({"event": places + self.rows, "correlation": correlation})
 
     def _add_device_work(self, places: Int64s, rows: Sequence[Event]) -> None:
-        arguments = _arguments(places, rows)
+        arguments = self._arguments(places, rows, DeviceArguments)
         shapes = self.shapes
         shape = [shapes[b"%b,%b" % (one.grid, one.block)] for one in arguments]
         self.device_work.append(
@@ -123,12 +135,10 @@ class Columns:
                 "shape": np.array(shape, dtype=np.int64),
             }
         )
-        for place, one in zip(places.tolist(), arguments, strict=True):
-            if one.collective is not None:
-                self._add_collective(place, one)
+        self._add_collectives(places[[one.collective is not None for one in arguments]], rows)
 
     def _add_operators(self, places: Int64s, rows: Sequence[Event]) -> None:
-        arguments = _arguments(places, rows)
+        arguments = self._arguments(places, rows, OperatorArguments)
         texts = self.texts
         self.operators.append(
             {
@@ -142,7 +152,7 @@ class Columns:
         )
 
     def _add_shapes(self, places: Int64s, rows: Sequence[Event]) -> None:
-        arguments = _arguments(places, rows)
+        arguments = self._arguments(places, rows, ShapeArguments)
         nothing = np.zeros(places.size, dtype=np.int64)
         self.operators.append(
             {
@@ -155,7 +165,14 @@ class Columns:
             }
         )
 
-    def _add_collective(self, row: int, told: Arguments) -> None:
+    def _add_collectives(self, places: Int64s, rows: Sequence[Event]) -> None:
+        if not places.size:
+            return
+        arguments = self._arguments(places, rows, CollectiveArguments)
+        for place, one in zip(places.tolist(), arguments, strict=True):
+            self._add_collective(place, one)
+
+    def _add_collective(self, row: int, told: CollectiveArguments) -> None:
         ranks = told.group_ranks
         self.collectives.append(
             (
@@ -175,7 +192,7 @@ class Columns:
                     ),
                 ),
                 told.dtype,
-                *map(_int64, (told.group_sequence, told.source_rank, told.destination_rank)),
+                *map(_int64, (told.sequence, told.source_rank, told.destination_rank)),
             )
         )
 
@@ -209,10 +226,6 @@ def _id(value: int | str | None) -> int:
 def _int64(value: int | None) -> int | None:
     """The value where a column can hold it."""
     return value if value is not None and abs(value) <= _LARGEST else None
-
-
-def _arguments(places: Int64s, rows: Sequence[Event]) -> list[Arguments]:
-    return [rows[place].args or _NOTHING for place in places.tolist()]
 
 
 def _codes(texts: Texts, values: Sequence[Any]) -> Int64s:

@@ -1,7 +1,7 @@
 """Decodes a file's blocks into events: fast where they are whole, slowly where they are not.
 
-A block is decoded in one call as what Kineto writes. Where a field has another type, its arguments
-are read one by one; where it is no JSON, `kineto_salvage` reads what is whole.
+A block is decoded in one call as what Kineto writes. Where it is no JSON, or a field has another
+type, `kineto_salvage` reads what is whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from steptally.trace.kineto_arguments import read_arguments
 from steptally.trace.kineto_blocks import Block
 from steptally.trace.kineto_format import (
     Document,
@@ -22,8 +21,6 @@ from steptally.trace.kineto_format import (
     ExactDocument,
     ExactEvent,
     FileInfo,
-    LooseDocument,
-    LooseEvent,
 )
 from steptally.trace.kineto_salvage import Salvage, salvage_events, salvage_info
 from steptally.trace.schema import Loss
@@ -44,13 +41,8 @@ _EXACT = _Shape(
     msgspec.json.Decoder(list[ExactEvent], float_hook=str),
     msgspec.json.Decoder(ExactDocument, float_hook=str),
 )
-_LOOSE = _Shape(
-    msgspec.json.Decoder(list[LooseEvent], float_hook=str),
-    msgspec.json.Decoder(LooseDocument, float_hook=str),
-)
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-# So many blocks of unusual types are a dialect: the next are not tried as Kineto's own.
-_A_DIALECT = 4
+ENDS_EARLY = "the file ends before its events do"
 # Damage without a single whole event is given up after this much text.
 _MOST_CARRIED = 16 << 20
 # Python's json and some profilers write these; JSON has no such numbers.
@@ -66,7 +58,6 @@ class DecodedFile:
     lost_events: Counter[str] = dataclasses.field(default_factory=Counter)
     lost_bytes: Counter[str] = dataclasses.field(default_factory=Counter)
     _shape: _Shape = _FAST
-    _unusual_blocks: int = 0
 
     def events(self) -> Iterator[list[Event]]:
         """The events of one block after another."""
@@ -80,7 +71,6 @@ class DecodedFile:
             except _UNREADABLE:
                 saved = salvage_events(block.text().decode("utf-8", errors="replace"))
                 self._note(saved, block)
-                self._count_arguments(read_arguments(saved.events))
                 yield saved.events
                 # A block may have been cut inside an event: its rest belongs to the next.
                 carried = saved.rest.encode() + b"," if saved.rest.strip() else b""
@@ -108,27 +98,18 @@ class DecodedFile:
             return self._decode_text(mended, block.is_last)
 
     def _decode_text(self, text: bytes, is_last: bool) -> list[Event]:
-        try:
-            events = self._decode_as(self._shape, text, is_last)
-            if self._shape is _FAST and _rounds(events):
-                self._shape = _EXACT
-                events = self._decode_as(_EXACT, text, is_last)
-        except msgspec.ValidationError:
-            events = self._decode_as(_LOOSE, text, is_last)
-            self._unusual_blocks += 1
-            if self._unusual_blocks >= _A_DIALECT:
-                self._shape = _LOOSE
+        events = self._decode_as(self._shape, text, is_last)
+        if self._shape is _FAST and _rounds(events):
+            self._shape = _EXACT
+            return self._decode_as(_EXACT, text, is_last)
         return events
 
     def _decode_as(self, shape: _Shape, text: bytes, is_last: bool) -> list[Event]:
-        if is_last:
-            self.info = shape.document.decode(text)
-            events: list[Event] = self.info.events  # type: ignore[attr-defined]
-        else:
-            events = shape.events.decode(text)
-        if shape is _LOOSE:
-            self._count_arguments(read_arguments(events))
-        return events
+        if not is_last:
+            events: list[Event] = shape.events.decode(text)
+            return events
+        self.info = shape.document.decode(text)
+        return list(self.info.events)  # type: ignore[attr-defined]
 
     def _note(self, saved: Salvage, block: Block) -> None:
         """Keep account of what a salvaged block lost, and read what stands around the events."""
@@ -137,7 +118,7 @@ class DecodedFile:
         if saved.unusable_events:
             self.lost_events["fields missing or of the wrong type"] += saved.unusable_events
         if block.is_last and not saved.reached_end:
-            self._lose("the file ends before its events do", saved.rest.strip())
+            self._lose(ENDS_EARLY, saved.rest.strip())
         if block.is_last:
             self._read_info(block.header, saved.rest)
 
@@ -146,10 +127,6 @@ class DecodedFile:
         # A byte that is no text was read as a character of three bytes.
         self.lost_bytes[reason] += len(text.encode()) - 2 * text.count("\ufffd")
         self.lost_events[reason] += max(text.count('"ph"'), 1 if text.strip("{}[], \t\r\n") else 0)
-
-    def _count_arguments(self, bad: int) -> None:
-        if bad:
-            self.lost_events["arguments of the wrong type; the events themselves are kept"] += bad
 
     def _read_info(self, header: bytes, rest: str) -> None:
         """Read the text around the events, of which `rest` begins with their end."""

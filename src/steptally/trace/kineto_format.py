@@ -15,12 +15,14 @@ NO_TEXT = msgspec.Raw(b"")
 NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 
-class Arguments(msgspec.Struct, gc=False):
-    """What any kind of event may tell beside its times.
+class LaunchArguments(msgspec.Struct, gc=False):
+    """Of a call of the device's runtime."""
 
-    One struct for all kinds, so that a block is decoded in one call; in the order of Kineto's
-    kernels, then of operators, then of collectives.
-    """
+    correlation: int | None = None
+
+
+class DeviceArguments(msgspec.Struct, gc=False):
+    """Of a kernel, copy or memset; a collective's others are read from the same text."""
 
     device: int | str | None = None
     stream: int | str | None = None
@@ -29,22 +31,38 @@ class Arguments(msgspec.Struct, gc=False):
     block: msgspec.Raw = NO_TEXT
     bytes: int | None = None
     graph: int | None = msgspec.field(name="graph id", default=None)
-    sequence: int | None = msgspec.field(name="Sequence number", default=None)
-    forward_thread: int | None = msgspec.field(name="Fwd thread id", default=None)
-    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_TEXT)
+    collective: str | None = msgspec.field(name="Collective name", default=None)
+
+
+class ShapeArguments(msgspec.Struct, gc=False):
+    """Of an operator that only has to tell how large its tensors are."""
+
     types: msgspec.Raw = msgspec.field(name="Input type", default=NO_TEXT)
     dimensions: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_TEXT)
+
+
+class OperatorArguments(ShapeArguments, gc=False):
+    """Of an operator whose values and place in autograd matter too."""
+
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_TEXT)
+    sequence: int | None = msgspec.field(name="Sequence number", default=None)
+    forward_thread: int | None = msgspec.field(name="Fwd thread id", default=None)
+
+
+class CollectiveArguments(msgspec.Struct, gc=False):
+    """Of a collective: NCCL's kernels, and the recorder's tags for any backend."""
+
     collective: str | None = msgspec.field(name="Collective name", default=None)
-    elements_in: int | None = msgspec.field(name="In msg nelems", default=None)
-    elements_out: int | None = msgspec.field(name="Out msg nelems", default=None)
-    group_size: int | None = msgspec.field(name="Group size", default=None)
-    dtype: str | None = None
     group_name: str | int | None = msgspec.field(name="Process Group Name", default=None)
     group_description: str | None = msgspec.field(name="Process Group Description", default=None)
     group_ranks: str | list[int] | None = msgspec.field(name="Process Group Ranks", default=None)
+    group_size: int | None = msgspec.field(name="Group size", default=None)
+    elements_in: int | None = msgspec.field(name="In msg nelems", default=None)
+    elements_out: int | None = msgspec.field(name="Out msg nelems", default=None)
     bytes_in: int | None = msgspec.field(name="In msg bytes", default=None)
     bytes_out: int | None = msgspec.field(name="Out msg bytes", default=None)
-    group_sequence: int | None = msgspec.field(name="Seq", default=None)
+    dtype: str | None = None
+    sequence: int | None = msgspec.field(name="Seq", default=None)
     source_rank: int | None = msgspec.field(name="Src Rank", default=None)
     destination_rank: int | None = msgspec.field(name="Dst Rank", default=None)
 
@@ -59,20 +77,13 @@ class Event(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: int | float | str | None = None
     dur: int | float | str | None = None
-    args: Arguments | None = None
+    args: msgspec.Raw = NO_ARGUMENTS
 
 
 class ExactEvent(Event, gc=False):
     """An event whose start is to be decoded by `float_hook=str`, losing no digit."""
 
     ts: Any = None
-
-
-class LooseEvent(Event, gc=False):
-    """An event of which some arguments have unusual types: they are read one by one."""
-
-    ts: Any = None
-    args: msgspec.Raw = NO_ARGUMENTS  # type: ignore[assignment]
 
 
 class FileInfo(msgspec.Struct, gc=False):
@@ -92,9 +103,3 @@ class ExactDocument(FileInfo, gc=False):
     """A whole file whose decimal starts are kept as text."""
 
     events: list[ExactEvent] = msgspec.field(name="traceEvents", default_factory=list)
-
-
-class LooseDocument(FileInfo, gc=False):
-    """A whole file whose arguments are kept as text."""
-
-    events: list[LooseEvent] = msgspec.field(name="traceEvents", default_factory=list)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from steptally.trace.kinds import Rules, keeps_arguments
 from steptally.trace.schema import DEVICE_KINDS
 
-NOT_KEPT = -1
+NOT_KEPT, UNKNOWN = -1, -2
 WAYS = 8
 
 
@@ -23,7 +23,8 @@ class Reads(IntEnum):
 
 
 class Names(dict[tuple[str | None, str], int]):
-    """The code of each pair of category and name; `NOT_KEPT` for what is nobody's work.
+    """The code of each pair of category and name; `NOT_KEPT` for what is nobody's work, `UNKNOWN`
+    for a category that no rule knows.
 
     Kinds in `left_out` are not kept either.
 
@@ -40,7 +41,9 @@ class Names(dict[tuple[str | None, str], int]):
 
     def __missing__(self, key: tuple[str | None, str]) -> int:
         kind = self.rules.kind(*key)
-        if kind is None or kind in self.left_out:
+        if kind is None and not self.rules.knows(key[0]):
+            self[key] = UNKNOWN
+        elif kind is None or kind in self.left_out:
             self[key] = NOT_KEPT
         else:
             self[key] = len(self.names) * WAYS + _reads(kind, key[1])

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from steptally.trace.kineto_format import Event, FileInfo
+from steptally.trace.kineto_format import NO_ARGUMENTS, Event, FileInfo
 
 _EVENT_START = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 _BETWEEN = re.compile(r"\}\s*,\s*\{")
@@ -144,16 +144,16 @@ def _event(value: dict[str, Any]) -> Event | None:
     event.ts, event.dur = (
         _readable(time) if isinstance(time, str) else time for time in times.values()
     )
-    event.args = None if arguments is None else _spelled(arguments)
+    event.args = NO_ARGUMENTS if arguments is None else msgspec.Raw(_spelled(arguments))
     return event
 
 
-def _spelled(arguments: Any) -> Any:
+def _spelled(arguments: Any) -> bytes:
     """Decoded arguments as JSON again, for those who read them field by field."""
     try:
         return _readable(json.dumps(arguments, ensure_ascii=False)).encode()
     except RecursionError:
-        return b""
+        return b"{}"
 
 
 def _readable(text: str) -> str:

@@ -29,6 +29,7 @@ from steptally.trace.nsys_database import (
     or_null,
 )
 from steptally.trace.nsys_host import host_frames
+from steptally.trace.nsys_nccl import kernel_groups
 from steptally.trace.schema import (
     COLLECTIVES,
     EVENTS,
@@ -122,7 +123,7 @@ def read_nsys(path: Path, part: Part, rank: int | None = None, rules: Rules | No
         ]
         base_ns = _session_start(database, frames)
         losses = by_reason(database.losses)
-    events = _complete(pl.concat(frames, how="diagonal"), part, rank, base_ns)
+    events = _complete(_with_groups(pl.concat(frames, how="diagonal")), part, rank, base_ns)
     return Trace(
         source=path,
         rank=rank,
@@ -229,6 +230,20 @@ def _session_start(database: Database, frames: list[pl.DataFrame]) -> int:
     return 0 if (starts >= began // 2).any() else began
 
 
+def _with_groups(events: pl.DataFrame) -> pl.DataFrame:
+    """The communication's groups: those of NCCL's communicators where its ranges name them."""
+    communicates = events["kind"] == "communication"
+    group = pl.repeat(None, len(events), dtype=pl.String, eager=True)
+    group = group.set(communicates, UNATTRIBUTED)
+    calls = events.filter(pl.col("kind") == "issue")
+    if calls["payload"].drop_nulls().is_empty():
+        return events.with_columns(group.alias("group"))
+    launches = events.filter(pl.col("kind") == "launch").drop_nulls("correlation")
+    told = kernel_groups(events.filter(communicates), launches, calls)
+    group = group.scatter(communicates.arg_true(), told.fill_null(UNATTRIBUTED))
+    return events.with_columns(group.alias("group"))
+
+
 def _complete(events: pl.DataFrame, part: Part, rank: int | None, base_ns: int) -> pl.DataFrame:
     on_device = pl.col("thread").is_null()
     events = events.with_columns(
@@ -237,7 +252,6 @@ def _complete(events: pl.DataFrame, part: Part, rank: int | None, base_ns: int) 
         rank=pl.lit(rank),
         device=pl.when(on_device).then(pl.lit(part.device)),
         process=pl.when(~on_device).then(pl.lit(part.process)),
-        group=pl.when(pl.col("kind") == "communication").then(pl.lit(UNATTRIBUTED)),
         collective=pl.lit(None),
     )
     return assign_steps(events).select(pl.col(n).cast(t) for n, t in EVENTS.items())

@@ -74,13 +74,16 @@ def _ranges(database: Database, global_pid: int | None, rules: Rules) -> pl.Data
         "thread": pl.Int64,
         "name": pl.String,
         "domain": pl.Int64,
+        "payload": pl.String,
     }
     if not database.has("NVTX_EVENTS", "start", "end", "text", "globalTid", "eventType"):
         rows: list[tuple[object, ...]] = []
     else:
         text, domain = _text(database), _domain(database)
+        payload = "jsonText" if database.has("NVTX_EVENTS", "jsonText") else "NULL"
         rows = database.rows(
-            f"SELECT start, end, globalTid & {_THREAD_BITS}, {text}, {domain} "
+            f"SELECT start, end, globalTid & {_THREAD_BITS}, {text}, {domain}, "
+            f"{payload} "
             f"FROM NVTX_EVENTS WHERE eventType IN {_RANGES} AND typeof(start) = 'integer' "
             f"AND typeof(end) = 'integer' AND end >= start AND {_where(global_pid)}"
         )
@@ -94,6 +97,7 @@ def _ranges(database: Database, global_pid: int | None, rules: Rules) -> pl.Data
     return (
         found.join(classified, on="name", how="left", maintain_order="left")
         .with_columns(kind=pl.when(nccl).then(issue).otherwise("kind"))
+        .with_columns(payload=pl.when(nccl).then("payload"))
         .drop("domain")
     )
 
