@@ -271,6 +271,12 @@ def test_a_shortened_list_of_ranks_still_finds_its_group(measured):
     assert (group.group, group.axis, group.size) == ("DATA_PARALLEL_GROUP_WITH_CP", "dp", 128)
 
 
+def test_steps_without_any_work_are_no_account(measured):
+    found = measured(step(1, 0, 50))
+    assert (found.times.recording, found.times.steps) == (None, ())
+    assert "no work was recorded" in found.warnings[0]
+
+
 def test_copies_are_neither_compute_nor_communication(measured):
     row = measured(kernel("gemm", 0, 10), nccl(20, 60), copy(50, 80)).times.recording
     assert microseconds(row, "busy", "compute", "communication", "exposed") == (70, 10, 40, 40)

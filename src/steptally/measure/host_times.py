@@ -31,8 +31,9 @@ def host_times(trace: Trace, rank: int, steps: tuple[int, int] | None) -> Record
         inside = pl.col("step").is_between(first, last)
         trace = replace(trace, events=trace.events.filter(inside))
     recording = whole_time(trace)
-    if recording is not None:
-        recording = replace(recording, rank=rank, step=WHOLE_RECORDING)
+    if recording is None:  # steps are annotated, and no work is recorded in any
+        return RecordedTimes()
+    recording = replace(recording, rank=rank, step=WHOLE_RECORDING)
     return RecordedTimes(recording=recording, steps=rows)
 
 
