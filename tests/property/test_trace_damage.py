@@ -82,6 +82,44 @@ def test_odd_fields_break_no_account(tmp_path_factory, changes_made):
         trace = read_kineto(path)
     except InputError:
         return
+    assert_accountable(trace)
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(("cut", "drop", "repeat", "write")),
+        st.floats(0, 1),
+        st.integers(1, 300),
+        st.binary(min_size=1, max_size=3),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150)
+@given(edits)
+def test_odd_bytes_break_no_account(tmp_path_factory, edits_made):
+    text = json.dumps({"traceEvents": SOUND}, indent=1).encode()
+    for how, place, length, written in edits_made:
+        at = int(place * len(text))
+        text = {
+            "cut": text[:at],
+            "drop": text[:at] + text[at + length :],
+            "repeat": text[:at] + text[at : at + length] + text[at:],
+            "write": text[:at] + written + text[at + len(written) :],
+        }[how]
+    path = tmp_path_factory.mktemp("odd") / "rank0.json"
+    path.write_bytes(text)
+    try:
+        trace = read_kineto(path)
+    except InputError:
+        return
+    assert_accountable(trace)
+
+
+def assert_accountable(trace):
+    """The account is made, can be printed, and its sums hold."""
     account = account_for_trace(trace, 0, TraceOptions(rules=load_rules()))
     merge = TraceMerge()
     merge.add(account)
