@@ -57,6 +57,11 @@ def decode_arguments(texts: Sequence[msgspec.Raw], struct: type[Told]) -> tuple[
         return [told for told, _ in pairs], sum(not whole for _, whole in pairs)
 
 
+def holds(texts: Sequence[msgspec.Raw], word: bytes) -> bool:
+    """Whether any of the texts has this word in it."""
+    return word in b",".join(texts)
+
+
 def _decode_one(text: msgspec.Raw, struct: type[Told]) -> tuple[Told, bool]:
     """The arguments as far as they are readable, and whether that is all of them."""
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptally.trace.clock import NO_TIME, nanoseconds
-from steptally.trace.kineto_arguments import Told, decode_arguments
+from steptally.trace.kineto_arguments import Told, decode_arguments, holds
 from steptally.trace.kineto_format import (
     NO_TEXT,
     CollectiveArguments,
@@ -24,7 +24,17 @@ from steptally.trace.kineto_format import (
     OperatorArguments,
     ShapeArguments,
 )
-from steptally.trace.kineto_names import UNKNOWN, WAYS, Names, Reads, Texts
+from steptally.trace.kineto_names import (
+    COLLECTIVE,
+    DEVICE,
+    LAUNCH,
+    OPERATOR,
+    SHAPES,
+    UNKNOWN,
+    WAYS,
+    Names,
+    Texts,
+)
 from steptally.trace.schema import Loss
 
 Int64s = npt.NDArray[np.int64]
@@ -86,11 +96,11 @@ class Columns:
         columns = (codes, start_ns, start_ns + duration_ns, process, thread)
         self.events.append(dict(zip(EVENT_COLUMNS, columns, strict=True)))
         reads = codes % WAYS
-        self._add_launches(np.flatnonzero(reads == Reads.LAUNCH), rows)
-        self._add_device_work(np.flatnonzero(reads == Reads.DEVICE), rows)
-        self._add_operators(np.flatnonzero(reads == Reads.OPERATOR), rows)
-        self._add_shapes(np.flatnonzero(reads == Reads.SHAPES), rows)
-        self._add_collectives(np.flatnonzero(reads == Reads.COLLECTIVE), rows)
+        self._add_launches(np.flatnonzero(reads == LAUNCH), rows)
+        self._add_device_work(np.flatnonzero(reads == DEVICE), rows)
+        self._add_operators(np.flatnonzero(reads == OPERATOR), rows)
+        self._add_shapes(np.flatnonzero(reads == SHAPES), rows)
+        self._add_collectives(np.flatnonzero(reads == COLLECTIVE), rows)
         self.rows += len(rows)
 
     @property
@@ -152,7 +162,11 @@ class Columns:
         )
 
     def _add_shapes(self, places: Int64s, rows: Sequence[Event]) -> None:
-        arguments = self._arguments(places, rows, ShapeArguments)
+        texts = [rows[place].args for place in places.tolist()]
+        if not holds(texts, b'"Input Dims"'):
+            return  # recorded without shapes, as most are
+        arguments, bad = decode_arguments(texts, ShapeArguments)
+        self.bad_arguments += bad
         nothing = np.zeros(places.size, dtype=np.int64)
         self.operators.append(
             {

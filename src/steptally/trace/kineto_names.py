@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from steptally.trace.kinds import Rules, keeps_arguments
 from steptally.trace.schema import DEVICE_KINDS
 
@@ -11,15 +9,9 @@ NOT_KEPT, UNKNOWN = -1, -2
 WAYS = 8
 
 
-class Reads(IntEnum):
-    """Which arguments of an event are of use."""
-
-    NOTHING = 0
-    LAUNCH = 1
-    DEVICE = 2
-    COLLECTIVE = 3
-    OPERATOR = 4
-    SHAPES = 5  # of operators that only have to tell how large their tensors are
+# Which arguments of an event are of use; plain numbers, since every block compares with each.
+NOTHING, LAUNCH, DEVICE, COLLECTIVE, OPERATOR = range(5)
+SHAPES = 5  # of operators that only have to tell how large their tensors are
 
 
 class Names(dict[tuple[str | None, str], int]):
@@ -65,13 +57,13 @@ class Texts(dict[bytes, int]):
         return self[key]
 
 
-def _reads(kind: str, name: str) -> Reads:
+def _reads(kind: str, name: str) -> int:
     if kind == "launch":
-        return Reads.LAUNCH
+        return LAUNCH
     if kind in DEVICE_KINDS:
-        return Reads.DEVICE
+        return DEVICE
     if kind == "collective":
-        return Reads.COLLECTIVE
+        return COLLECTIVE
     if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
-        return Reads.OPERATOR
-    return Reads.SHAPES if kind == "operator" else Reads.NOTHING
+        return OPERATOR
+    return SHAPES if kind == "operator" else NOTHING
