@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.synthetic_tally import DEMO_JOB, predicted_tally, recorded_tally
 
+from device_traces import kernel, write_trace
 from steptally.cli import main as cli
 from steptally.cli.compare import read_percent
 from steptally.errors import InputError
@@ -293,3 +294,35 @@ def test_standard_input_that_is_closed_is_refused(steptally, predicted, monkeypa
 
     with pytest.raises(InputError, match="standard input cannot be read"):
         read_side("-")
+
+
+def test_two_traces_are_measured_and_compared(steptally, tmp_path):
+    # The same step, in which B's add takes 8 µs instead of 4, and a kernel of A's is gone.
+    for side, length, names in (("a", 4, ("gemm", "add", "relu")), ("b", 8, ("gemm", "add"))):
+        (tmp_path / side).mkdir()
+        kernels = [
+            kernel(name, 20 * i, 20 * i + (length if name == "add" else 5), launched=20 * i - 3)
+            for i, name in enumerate(names)
+        ]
+        write_trace(tmp_path / side / "rank0.json", *kernels)
+    sides = (tmp_path / "a", tmp_path / "b" / "rank0.json", "--account", "kernels", "--json")
+    status, out, err = steptally("compare", *sides)
+    assert (status, err) == (0, "")
+    found = lines_of(out)
+    assert (found["add", "total_ns"]["a"], found["add", "total_ns"]["b"]) == (4_000, 8_000)
+    # Nothing says that both did the same work: times are shown, and no ratio is made.
+    assert found["add", "total_ns"]["refused"] == "not the same work"
+    assert found["relu", "count"]["only_in"] == "A"
+    found = lines_of(steptally("compare", *sides, "--job", "llama-3-8b")[1])
+    assert found["add", "total_ns"]["relative"] == 1.0
+
+
+def test_a_job_for_tallies_is_refused(steptally, predicted, other):
+    status, _, err = steptally("compare", predicted, other, "--job", "llama-3-8b")
+    assert status == 2
+    assert "neither A nor B is a trace" in err
+
+
+def lines_of(out):
+    (section,) = json.loads(out)["accounts"]["kernels"]
+    return {(line["key"]["name"], line["quantity"]): line for line in section["lines"]}

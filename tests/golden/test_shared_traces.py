@@ -1,10 +1,12 @@
 """Real GPU traces, against the numbers of ../shared/traces/README.md (integer nanoseconds)."""
 
+import polars as pl
 import pytest
 
 from recordings import SHARED_TRACES, needs_shared_traces
 from steptally.measure.overlap import step_times, whole_time
 from steptally.trace.kineto import read_kineto
+from steptally.trace.read import read_traces
 
 pytestmark = needs_shared_traces
 
@@ -82,3 +84,29 @@ def test_a_trace_without_communication_has_none():
     row = whole_time(read_kineto(SHARED_TRACES / "ns_resolution_v100.json.gz"))
     assert row.communication_ns == row.exposed_ns == 0
     assert row.groups == ()
+
+
+# Device: kernels, of them NCCL's, then span, compute and communication in milliseconds.
+NSYS = {0: (1993, 33, 299.849, 253.691, 17.173), 1: (2017, 33, 298.662, 256.096, 8.229)}
+
+
+def test_each_device_of_an_nsight_systems_export_has_the_published_shares():
+    sources = read_traces([SHARED_TRACES.parent / "nsys" / "mfu_2gpu_before.sqlite"])
+    found = {}
+    for trace in (source.read() for source in sources):
+        row = whole_time(trace)
+        kernels = trace.events.filter(pl.col("launch_shape").is_not_null())
+        milliseconds = (row.span_ns, row.compute_ns, row.communication_ns)
+        counts = (kernels.height, kernels.filter(kind="communication").height)
+        found[trace.device] = (*counts, *(round(ns / 1e6, 3) for ns in milliseconds))
+        assert row.overlap_ns == 0
+        assert trace.losses == ()
+    assert found == NSYS
+
+
+@pytest.mark.parametrize("name", ["mock", "healthy_1pct"])
+def test_exports_of_other_schema_versions_are_read_without_loss(name):
+    (source,) = read_traces([SHARED_TRACES.parent / "nsys" / f"{name}.sqlite"])
+    trace = source.read()
+    assert trace.losses == ()
+    assert trace.has_device

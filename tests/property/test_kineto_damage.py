@@ -167,6 +167,58 @@ def test_damage_in_one_block_of_many_leaves_the_others(path, monkeypatch, block_
     assert_events_are_right(trace)
 
 
+@pytest.mark.parametrize("stray", [b"]", b"]}", b'], "x": 1'])
+def test_a_stray_end_of_the_events_costs_none_of_those_that_follow(path, stray):
+    cut = TEXTS[0].index(b'{"ph": "X"', TEXTS[0].index(b"kernel 7 "))
+    trace = read(path, TEXTS[0][:cut] + stray + b", " + TEXTS[0][cut:])
+    assert set(trace.events["name"]) == set(PLAIN)
+    assert trace.losses
+    assert_events_are_right(trace)
+
+
+def test_a_list_that_was_never_closed_or_ends_with_a_comma_is_read_whole(path):
+    events = b",\n".join(json.dumps(event).encode() for event in EVENTS)
+    assert read(path, b"[" + events + b",\n]").losses == ()
+    unclosed = read(path, b"[" + events + b",\n")
+    assert len(unclosed.events) == len(EVENTS)
+    assert "ends before its events do" in unclosed.losses[0].reason
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b'{"ph": "X", "name": "a' * 3000,
+        b'{"ph": "X", "name": "a", "args": ' * 3000,
+        b'{"ph":' * 3000,
+        b"[" * 100_000,
+        b"," * 100_000,
+        b"\xff\x00{" * 10_000,
+    ],
+)
+def test_damage_without_end_is_gone_through_and_what_stands_before_it_is_read(path, endless):
+    start = b'{"traceEvents": [' + json.dumps(EVENTS[1]).encode() + b", "
+    trace = read(path, start + endless)
+    assert trace.events["name"].to_list() == [EVENTS[1]["name"]]
+    assert trace.losses
+
+
+def test_a_cut_file_whose_clock_lost_its_base_says_so(path):
+    cut = read(path, TEXTS[0][: TEXTS[0].index(b"kernel 9 ")])
+    assert any("the base of its clock" in warning for warning in cut.warnings)
+    unix = [{**event, "ts": event["ts"] + 1_661_203_462_598_738} for event in EVENTS]
+    text = json.dumps({"traceEvents": unix}).encode()
+    assert read(path, text[: len(text) // 2]).warnings == ()
+
+
+def test_events_that_are_not_complete_ones_are_counted(path):
+    begin = {**EVENTS[0], "ph": "B"}
+    flow = {"ph": "s", "id": 1, "pid": 0, "tid": 7, "ts": 1, "cat": "ac2g", "name": "ac2g"}
+    trace = read(path, json.dumps({"traceEvents": [EVENTS[1], begin, flow]}).encode())
+    (loss,) = trace.losses
+    assert loss.events == 1
+    assert "complete events" in loss.reason
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
 def test_a_real_recording_that_was_cut_is_the_whole_ones_beginning(path, share):
     packed = recorded_run("tp2_dp2").trace(0)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptally.measure.overlap import Activity, time_row
+from steptally.measure.shares import Activity, time_row
 from steptally.trace.intervals import merge, unite
 
 END = 50

@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import polars as pl
 import pytest
 
 from steptally.errors import InputError
@@ -101,6 +100,14 @@ def test_a_kernel_without_arguments_is_placed_by_its_process_and_thread(read):
     assert (row["device"], row["stream"], row["kind"]) == (0, 7, "compute")
 
 
+def test_a_kernel_keeps_its_launch_shape_and_the_graph_it_was_replayed_from(read):
+    shaped = {"grid": [108, 1, 1], "block": [256, 1, 1], "graph id": 4, "graph node id": 17}
+    plain = {"grid": [108, 1, 1], "block": [256, 1, 1], "graph id": 0}
+    events = read([{**KERNEL, "args": own} for own in (shaped, plain, {})]).events
+    assert events["launch_shape"].to_list() == ["[108,1,1],[256,1,1]"] * 2 + [None]
+    assert events["graph"].to_list() == [4, None, None]
+
+
 def test_a_cpu_operator_with_a_stream_is_no_kernel(read):
     # Seen in traces of B200: a Triton operator that carries "stream": 0.
     operator = {**LAUNCH, "cat": "cpu_op", "name": "triton_poi_fused", "args": {"stream": 0}}
@@ -167,6 +174,13 @@ def test_an_unknown_category_is_reported_not_dropped_silently(read):
     assert "'quantum_kernel'" in warning
 
 
+def test_kernels_named_like_communication_that_no_rule_knows_are_reported(read):
+    trace = read([{**KERNEL, "name": "my_lab::fast_all_to_all_v3"}, KERNEL])
+    (warning,) = trace.warnings
+    assert "1 kernels of 0.010 ms" in warning
+    assert "'my_lab::fast_all_to_all_v3'" in warning
+
+
 def test_process_groups_are_those_of_distributed_info(read):
     configuration = [{"pg_name": "3", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}]
     trace = read([KERNEL], distributedInfo={"rank": 0, "pg_config": configuration})
@@ -222,10 +236,15 @@ def test_blocks_of_any_size_read_the_same_even_when_cut_inside_an_event(tmp_path
         assert pieces.events.sort("start_ns").equals(whole.events.sort("start_ns"))
 
 
-def test_events_of_cpu_runs_keep_shapes_where_they_matter(read):
-    product = {**LAUNCH, "cat": "cpu_op", "name": "aten::mm"}
-    product["args"] = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
-    other = {**product, "name": "aten::relu"}
-    trace = read([other, product])
-    assert trace.operators.select("event", "dimensions").rows() == [(1, "[[2, 3], [3, 4]]")]
-    assert trace.events.filter(pl.col("kind") == "operator").height == 2
+def test_the_shapes_of_every_operator_are_kept(read):
+    # Those of elementwise operators tell what a fusion would save; autograd's numbers are kept
+    # where they tell the phase of what is inside.
+    arguments = {"Input Dims": [[4, 8]], "Input type": ["float"], "Sequence number": 3}
+    events = [
+        {**LAUNCH, "cat": "cpu_op", "name": name, "args": arguments}
+        for name in ("aten::relu", "aten::mm")
+    ]
+    operators = read(events).operators.sort("event")
+    assert operators["dimensions"].to_list() == ["[[4, 8]]", "[[4, 8]]"]
+    assert operators["types"].to_list() == ['["float"]', '["float"]']
+    assert operators["sequence"].to_list() == [None, 3]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 MOST_ROWS = 16
 MOST_REASONS = 3
-SIDE = "A tally (JSON of a verb), a run directory, or - for standard input."
+SIDE = "A tally (JSON of a verb), a run directory, a trace or folder of traces, or -."
 
 
 def compare_command(
@@ -28,6 +28,10 @@ def compare_command(
     accounts: Annotated[
         list[str] | None,
         typer.Option("--account", metavar="NAME", help="Only this account, or `summary`."),
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="JOB", help="The job of A and B where these are traces."),
     ] = None,
     fail_on: Annotated[
         str | None,
@@ -44,7 +48,7 @@ def compare_command(
     Times and rates compare only where both do the same work. See docs/cli/compare.md.
     """
     limit = None if fail_on is None else read_percent(fail_on)
-    comparison = compare(a, b, accounts or [])
+    comparison = compare(a, b, accounts or [], job)
     beyond = 0
     if limit is not None:
         _require_judgeable(comparison, accounts or [])
@@ -57,7 +61,7 @@ def compare_command(
         raise typer.Exit(1)
 
 
-def compare(a: str, b: str, accounts: list[str]) -> Comparison:
+def compare(a: str, b: str, accounts: list[str], job: str | None = None) -> Comparison:
     """The comparison that the verb prints. Raises `InputError` for what cannot be used."""
     from steptally.tally import compare_tallies
 
@@ -65,13 +69,20 @@ def compare(a: str, b: str, accounts: list[str]) -> Comparison:
         raise InputError(
             "A and B are both -, and standard input can be read once: name a file for one of them."
         )
-    return compare_tallies(read_side(a), read_side(b), names=(a, b), accounts=accounts)
+    if job is not None and not any(_holds_traces(side) for side in (a, b)):
+        raise InputError(
+            f"--job {job} is given, and neither A nor B is a trace: a tally says its own job; "
+            "drop --job."
+        )
+    sides = (read_side(a, job), read_side(b, job))
+    return compare_tallies(*sides, names=(a, b), accounts=accounts)
 
 
-def read_side(argument: str) -> Tally:
-    """The tally that an argument names; nothing is measured or written for it.
+def read_side(argument: str, job: str | None = None) -> Tally:
+    """The tally that an argument names; only traces are measured for it, and nothing is written.
 
-    Raises `InputError` for what is not there, cannot be read, or is no tally.
+    `job` is what a trace is of. Raises `InputError` for what is not there, cannot be read, or is
+    no tally.
     """
     from steptally.tally import tally_from_json
     from steptally.trace.run_directory import RunDirectory
@@ -80,6 +91,10 @@ def read_side(argument: str) -> Tally:
         return tally_from_json(_read_standard_input(), "standard input")
     path = Path(argument)
     try:
+        if _holds_traces(argument):
+            from steptally.cli.trace_request import TraceRequest, traced
+
+            return traced(TraceRequest(paths=[argument], job=job))
         if path.is_dir():
             path = RunDirectory(path).tally
             if not path.exists():
@@ -91,11 +106,28 @@ def read_side(argument: str) -> Tally:
     except FileNotFoundError as error:
         raise InputError(
             f"{argument} is not there: name what a verb printed with --json, a run directory, "
-            f"or - for standard input."
+            f"traces, or - for standard input."
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{argument} cannot be read as a tally: {error}.") from error
     return tally_from_json(text, str(path))
+
+
+def _holds_traces(argument: str) -> bool:
+    """Whether an argument is a trace, or a folder of some that is no run directory."""
+    from steptally.trace.recognise import recognise
+    from steptally.trace.run_directory import RunDirectory
+
+    path = Path(argument)
+    if path.is_dir():
+        run = RunDirectory(path)
+        is_run = run.tally.exists() or run.manifest.exists()
+        return not is_run and any(
+            recognise(file) is not None
+            for pattern in ("*.json", "*.json.gz", "*.sqlite", "*.parquet")
+            for file in path.glob(pattern)
+        )
+    return path.is_file() and recognise(path) is not None
 
 
 def read_percent(text: str) -> Fraction:

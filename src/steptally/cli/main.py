@@ -25,6 +25,7 @@ VERBS: tuple[str, ...] = (
     "traffic",
     "memory",
     "rehearse",
+    "trace",
     "compare",
     "validate",
     "devices",

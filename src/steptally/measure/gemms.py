@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
 import polars as pl
 
 from steptally.measure.early_stop import stopped_early
+from steptally.measure.operand_dtype import operand_dtype
 from steptally.measure.phases import add_phases, tells_phase
 from steptally.measure.product import Product
 from steptally.measure.products import (
@@ -23,7 +23,7 @@ from steptally.measure.products import (
     products_of,
 )
 from steptally.tally import GemmRow
-from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name, short_dtype
+from steptally.trace.dtypes import ELEMENT_BYTES, short_dtype
 from steptally.trace.schema import Trace
 
 
@@ -78,7 +78,7 @@ def _one_step(rank: int, step: int, candidates: pl.DataFrame, hidden: pl.DataFra
     ).iter_rows():
         products = products_of(name, dimensions, values) if is_product(name) else None
         if products is not None:
-            dtype = _operand_dtype(types)
+            dtype = operand_dtype(types)
             readable[event] = [_row(name, phase, one, dtype, rank) for one in products]
     counted = {event for event in readable if readable.keys().isdisjoint(_outer(event, around))}
     holding = {outer for event in counted for outer in _outer(event, around)}
@@ -129,10 +129,3 @@ def _by_flops(calls: Counter[GemmRow]) -> list[GemmRow]:
     """Rows of one call each, counted, to rows of all their calls."""
     rows = [replace(row, calls=count, flops=row.flops * count) for row, count in calls.items()]
     return sorted(rows, key=lambda row: (-row.flops, row.name, row.phase, row.m, row.n, row.k))
-
-
-def _operand_dtype(types: str | None) -> str:
-    """The dtype of the first operand that has one."""
-    spelled = msgspec.json.decode(types) if types else []
-    names = [dtype_name(text) for text in spelled if isinstance(text, str)]
-    return next(filter(None, names), "")

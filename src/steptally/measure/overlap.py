@@ -7,52 +7,21 @@ the arithmetic is the same, so the two compare.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import polars as pl
 
-from steptally.tally import GroupTime, TimeRow
-from steptally.trace.intervals import (
-    EMPTY,
-    Intervals,
-    clip,
-    intersect,
-    merge,
-    subtract,
-    total,
-    unite,
-)
+from steptally.measure.shares import Activity, Lanes, RowOf, time_row, time_rows
+from steptally.tally import TimeRow
+from steptally.trace.intervals import EMPTY, Intervals, merge, subtract, unite
 from steptally.trace.schema import Trace
 from steptally.trace.steps import step_windows
 
-_DEVICE_WORK = ("compute", "communication", "copy", "memset")
+DEVICE_WORK = ("compute", "communication", "copy", "memset", "graph")
+# Times of rows side by side must fit int64; corrupt ones (a start of 0 beside Unix time) do not.
+_LONGEST_AXIS_NS = 2**62
 # What an operator's thread does for a collective is no compute.
 _FOR_COLLECTIVES = ("wait", "issue", "collective")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """What one rank did, as interval sets in nanoseconds.
-
-    `communication` is by process group. `copies` are memory copies and memsets: busy time, but
-    neither compute nor communication.
-    """
-
-    compute: Intervals
-    communication: Mapping[str, Intervals]
-    copies: Intervals
-
-    def within(self, start_ns: int, end_ns: int) -> Activity:
-        """The part inside a window."""
-        return Activity(
-            compute=clip(self.compute, start_ns, end_ns),
-            communication={
-                group: clip(intervals, start_ns, end_ns)
-                for group, intervals in self.communication.items()
-            },
-            copies=clip(self.copies, start_ns, end_ns),
-        )
 
 
 def whole_time(trace: Trace) -> TimeRow | None:
@@ -62,13 +31,13 @@ def whole_time(trace: Trace) -> TimeRow | None:
     where the rank has no device.
     """
     if trace.has_device:
-        return _device_row(trace.events, rank=trace.rank or 0, step=0)
+        return device_row(trace.events, rank=trace.rank or 0, step=0)
     work = trace.events.filter(pl.col("kind").is_in(("operator", "wait", "transfer")))
     if work.is_empty():
         return None
     start, end = _span(work)
     activity = host_activity(trace.events)
-    instances = _instances(trace.events)
+    instances = _host_instances(trace.events)
     return time_row(activity, instances, start, end, rank=trace.rank or 0, step=0)
 
 
@@ -80,18 +49,17 @@ def step_times(trace: Trace) -> list[TimeRow]:
     runs on into the next step counts in each for its own part.
     """
     windows = step_windows(trace.events)
-    works = pl.col("kind").is_in((*_DEVICE_WORK, "transfer"))
+    works = pl.col("kind").is_in((*DEVICE_WORK, "transfer"))
     parts = trace.events.filter(works).partition_by("step", as_dict=True)
     by_step = {step: rows for (step,), rows in parts.items() if step is not None}
     rank = trace.rank or 0
     if trace.has_device:
-        recorded = [step for step in windows["step"] if step in by_step]
-        device_rows = [_device_row(by_step[step], rank=rank, step=step) for step in recorded]
-        return [row for row in device_rows if row is not None]
+        work = trace.events.filter(pl.col("kind").is_in(DEVICE_WORK))
+        return device_step_rows(work, windows["step"].to_list(), rank=rank)
     activity = host_activity(trace.events)
     rows = []
     for step, start, end in windows.iter_rows():
-        instances = _instances(by_step[step]) if step in by_step else {}
+        instances = _host_instances(by_step[step]) if step in by_step else {}
         own = activity.within(start, end)
         rows.append(time_row(own, instances, start, end, rank=rank, step=step))
     return rows
@@ -124,72 +92,73 @@ def device_activity(events: pl.DataFrame) -> Activity:
         compute=_merged(events.filter(pl.col("kind") == "compute")),
         communication=_merged_by_group(events.filter(pl.col("kind") == "communication")),
         copies=_merged(events.filter(pl.col("kind").is_in(("copy", "memset")))),
+        graphs=_merged(events.filter(pl.col("kind") == "graph")),
     )
 
 
-def time_row(
-    activity: Activity,
-    instances: Mapping[str, int],
-    start_ns: int,
-    end_ns: int,
-    *,
-    rank: int,
-    step: int,
-) -> TimeRow:
-    """The shares of the span from `start_ns` to `end_ns`; `instances` counts collectives by group.
-
-    busy + idle = span, and compute + exposed + (copies alone) + idle = span.
-    """
-    communication = unite(*activity.communication.values())
-    overlap_ns = total(intersect(communication, activity.compute))
-    busy_ns = total(unite(communication, activity.compute, activity.copies))
-    return TimeRow(
-        rank=rank,
-        step=step,
-        span_ns=end_ns - start_ns,
-        busy_ns=busy_ns,
-        compute_ns=total(activity.compute),
-        communication_ns=total(communication),
-        overlap_ns=overlap_ns,
-        exposed_ns=total(communication) - overlap_ns,
-        idle_ns=end_ns - start_ns - busy_ns,
-        groups=tuple(
-            _group_time(activity, group, instances.get(group, 0))
-            for group in sorted(activity.communication)
-            if activity.communication[group].size
-        ),
-    )
-
-
-def _group_time(activity: Activity, group: str, instances: int) -> GroupTime:
-    own = activity.communication[group]
-    others = unite(*(times for name, times in activity.communication.items() if name != group))
-    exposed = subtract(own, activity.compute)
-    return GroupTime(
-        group=group,
-        instances=instances,
-        communication_ns=total(own),
-        overlap_ns=total(own) - total(exposed),
-        exposed_ns=total(exposed),
-        exposed_alone_ns=total(subtract(exposed, others)),
-    )
-
-
-def _device_row(events: pl.DataFrame, *, rank: int, step: int) -> TimeRow | None:
-    work = events.filter(pl.col("kind").is_in(_DEVICE_WORK))
+def device_row(events: pl.DataFrame, *, rank: int, step: int) -> TimeRow | None:
+    """The shares of a device's time over these events; None where it did no work."""
+    work = events.filter(pl.col("kind").is_in(DEVICE_WORK))
     if work.is_empty():
         return None
-    start, end = _span(work)
-    return time_row(device_activity(work), _instances(work), start, end, rank=rank, step=step)
+    whole = work.with_columns(lane=pl.lit(0, dtype=pl.Int64))
+    return device_rows(whole, rank=rank, steps=[step])[0]
 
 
-def _instances(events: pl.DataFrame) -> dict[str, int]:
-    """The number of collectives by group: several transfers of one collective are one."""
+def device_step_rows(work: pl.DataFrame, steps: Sequence[int], *, rank: int) -> list[TimeRow]:
+    """One row for each of `steps`, in this order, that has work (columns `step` and the kind's)."""
+    present = set(work["step"].drop_nulls().unique())
+    recorded = [step for step in steps if step in present]
+    if not recorded:
+        return []
+    lanes = {step: lane for lane, step in enumerate(recorded)}
+    placed = work.filter(pl.col("step").is_in(recorded)).with_columns(
+        lane=pl.col("step").replace_strict(lanes, return_dtype=pl.Int64)
+    )
+    return device_rows(placed, rank=rank, steps=recorded)
+
+
+def device_rows(work: pl.DataFrame, *, rank: int, steps: Sequence[int]) -> list[TimeRow]:
+    """The shares of several rows of a device's work: column `lane` is the place in `steps`.
+
+    Every step has work.
+    """
+    spans = work.group_by("lane").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
+    spans = spans.sort("lane")
+    width = int((spans["end"] - spans["begin"]).to_numpy().max()) + 1
+    if len(steps) > 1 and width * len(steps) > _LONGEST_AXIS_NS:
+        lanes = work.partition_by("lane", maintain_order=True, as_dict=True)
+        each = [lanes[lane,].with_columns(lane=pl.lit(0, pl.Int64)) for lane in spans["lane"]]
+        rows = zip(each, steps, strict=True)
+        return [device_rows(own, rank=rank, steps=[step])[0] for own, step in rows]
+    moved = work.join(spans, on="lane", how="left").with_columns(
+        pl.col("start_ns", "end_ns") - pl.col("begin") + pl.col("lane") * width
+    )
+    instances = _instances(work)
+    rows_of = [
+        RowOf(rank=rank, step=step, span_ns=end - begin, instances=instances.get(lane, {}))
+        for step, (lane, begin, end) in zip(steps, spans.iter_rows(), strict=True)
+    ]
+    return time_rows(device_activity(moved), rows_of, Lanes(count=len(rows_of), width_ns=width))
+
+
+def _instances(events: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """The number of collectives by lane and group: several transfers of one collective are one."""
     moving = events.with_row_index("row").filter(
         pl.col("kind").is_in(("communication", "transfer"))
     )
-    each_once = moving.unique([pl.coalesce("collective", -1 - pl.col("row").cast(pl.Int64))])
-    return dict(each_once.group_by("group").len().iter_rows())
+    each_once = moving.unique(
+        ["lane", pl.coalesce("collective", -1 - pl.col("row").cast(pl.Int64))]
+    )
+    counts: dict[int, dict[str, int]] = {}
+    for lane, group, count in each_once.group_by("lane", "group").len().iter_rows():
+        counts.setdefault(lane, {})[group] = count
+    return counts
+
+
+def _host_instances(events: pl.DataFrame) -> dict[str, int]:
+    """The number of collectives by group, of one row."""
+    return _instances(events.with_columns(lane=pl.lit(0, dtype=pl.Int64))).get(0, {})
 
 
 def _span(events: pl.DataFrame) -> tuple[int, int]:

@@ -81,7 +81,7 @@ def products_of(name: str, dimensions: str | None, values: str | None) -> list[P
         shapes = msgspec.json.decode(dimensions or "")
         texts = msgspec.json.decode(values) if values else []
         return _COUNTED[_plain(name)](shapes, texts)
-    except (msgspec.DecodeError, IndexError, SyntaxError, TypeError, ValueError):
+    except (msgspec.DecodeError, LookupError, SyntaxError, TypeError, ValueError):
         return None
 
 

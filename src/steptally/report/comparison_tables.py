@@ -11,6 +11,7 @@ from steptally.report.comparison_rows import (
     without_ranks,
     without_repeated_values,
 )
+from steptally.report.kernel_names import short_kernel
 from steptally.report.labels import label
 from steptally.report.quantity import Value, printable, quantity, ranges
 from steptally.report.table import NOTHING, Table
@@ -34,6 +35,17 @@ TITLES = {
     "memory_changes": "Single changes",
     "time": "Time of traced steps",
     "time by group": "Communication time of traced steps",
+    "recording": "Time of whole recordings",
+    "recording by group": "Communication time of whole recordings",
+    "partial_steps": "Parts of steps",
+    "sources": "Recordings",
+    "gaps": "Idle time by what the device waited for",
+    "kernel_families": "Kernels by family",
+    "kernels": "Kernels",
+    "fusion": "Fusion candidates",
+    "contention": "Contention",
+    "net_gain": "Net gain of overlap",
+    "trust": "Trust",
     "steps": "Step time",
     "steps by step": "Loss by step",
 }
@@ -41,7 +53,12 @@ SHAPE = ("m", "n", "k")
 WHAT = "what"
 WHY_NOT = "not compared:"
 # Accounts whose rows stand under some of their keys.
-HEADINGS = {"traffic": ("group", "collective"), "time": ("group",)}
+HEADINGS = {
+    "traffic": ("group", "collective"),
+    "time": ("group",),
+    "recording": ("group",),
+    "kernels": ("family",),
+}
 # Quantities whose account says the rest.
 SHORT = {
     "bytes_per_step": "bytes",
@@ -248,6 +265,10 @@ def _without_repeated_keys(table: Table) -> Table:
 
 
 def _cell(name: str, value: Any) -> str:
+    if name == "chain":
+        return " → ".join(short_kernel(kernel, MOST_SIGNS) for kernel in value)
+    if name == "name" and isinstance(value, str) and "(" in value:  # a kernel's signature
+        return short_kernel(value)
     return quantity(value, "byte") if name == "bytes_per_call" else _word(value)
 
 

@@ -15,6 +15,7 @@ from steptally.report.memory_tables import (
 from steptally.report.quantity import printable, quantity, ranges
 from steptally.report.rehearsal_tables import programs_table, substitutions_table
 from steptally.report.table import NOTHING, Table, without_columns
+from steptally.report.trace_tables import trace_tables
 from steptally.tally import (
     ConventionRow,
     FlopsRow,
@@ -30,13 +31,21 @@ from steptally.tally import (
 
 def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
     """A table for each account that the tally holds, of at most `most_rows` rows each."""
-    tables = []
+    tables = [
+        _shortened(_noted(tally, account, table), most_rows)
+        for account, table in trace_tables(tally)
+    ]
     for account, draw in DRAWN.items():
         if tally.accounts.get(account):
-            table = without_constant_columns(draw(tally.accounts[account]))
-            note = f"{printable(tally.basis_of(account))}; {table.note}"
-            tables.append(_shortened(replace(table, note=note), most_rows))
+            table = draw(tally.accounts[account])
+            tables.append(_shortened(_noted(tally, account, table), most_rows))
     return tables
+
+
+def _noted(tally: Tally, account: str, table: Table) -> Table:
+    """The table without columns that say nothing, its note beginning with the account's basis."""
+    table = without_constant_columns(table)
+    return replace(table, note=f"{printable(tally.basis_of(account))}; {table.note}")
 
 
 def flops_table(rows: Sequence[FlopsRow]) -> Table:
@@ -302,7 +311,7 @@ def _shortened(table: Table, most_rows: int) -> Table:
         table,
         rows=table.rows[:most_rows],
         headings=table.headings[:most_rows],
-        left_out=max(0, len(table.rows) - most_rows),
+        left_out=table.left_out + max(0, len(table.rows) - most_rows),
     )
 
 

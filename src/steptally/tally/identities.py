@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from steptally.tally.identity import Entry, Identity, Quantity, entry_of
+from steptally.tally.trace_identities import TIME, TRACE_IDENTITIES
 
 TENSOR_CUTS = frozenset(
     {
@@ -52,14 +53,6 @@ def _moving(rows: Sequence[Any]) -> Iterable[Entry]:
 
 def _counted_steps(rows: Sequence[Any]) -> Iterable[Entry]:
     return (entry_of(row) for row in rows if not (row.traced or row.warmup))
-
-
-def _group_times(rows: Sequence[Any]) -> Iterable[Entry]:
-    return (
-        {"rank": row.rank, "step": row.step, **entry_of(group)}
-        for row in rows
-        for group in row.groups
-    )
 
 
 def _bytes_of_calls(entry: Entry) -> int | None:
@@ -247,31 +240,8 @@ IDENTITIES: dict[str, tuple[Identity, ...]] = {
             absent_is_zero=False,
         ),
     ),
-    "time": (
-        Identity(
-            keys=("rank",),
-            quantities=(
-                *_typical_ns("span_ns"),
-                *_typical_ns(
-                    *("busy_ns", "compute_ns", "communication_ns", "overlap_ns"),
-                    *("exposed_ns", "idle_ns"),
-                    share_of="span_ns",
-                ),
-            ),
-            left_out=("step", "groups"),
-            absent_is_zero=False,
-        ),
-        Identity(
-            keys=("rank", "group"),
-            quantities=(
-                *_typical_ns("exposed_ns", "exposed_alone_ns", "communication_ns", "overlap_ns"),
-                Quantity(name="instances", unit="call", combine="median"),
-            ),
-            left_out=("step",),
-            absent_is_zero=False,
-            entries=_group_times,
-        ),
-    ),
+    "time": TIME,
+    **TRACE_IDENTITIES,
     "steps": (
         Identity(
             keys=("rank",),

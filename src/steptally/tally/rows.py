@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptally.tally.trace_rows import (
+    ContentionRow,
+    FamilyRow,
+    FusionRow,
+    GapRow,
+    KernelRow,
+    NetGainRow,
+    SourceRow,
+    TimeRow,
+    TrustRow,
+)
+
 PHASES = ("forward", "backward", "recompute", "step")
 # A matrix product's backward is two: the gradient of its input and of its weight.
 GEMM_PHASES = ("forward", "dgrad", "wgrad", "recompute")
@@ -229,42 +241,6 @@ class MemoryChangeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTime:
-    """Communication of one process group inside one rank's step.
-
-    `exposed_ns` = union(group) − union(group) ∩ union(compute). Groups may run at the same time,
-    so their exposed times can add to more than the rank's; `exposed_alone_ns` is the part in which
-    no other group communicates, and those do add up (with `shared` time) to the rank's.
-    """
-
-    group: str
-    instances: int
-    communication_ns: int
-    overlap_ns: int
-    exposed_ns: int
-    exposed_alone_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeRow:
-    """Where one rank's traced step went: span = compute + exposed + copies-only + idle.
-
-    span: first start to last end; busy: union of all intervals; idle = span − busy; all in ns.
-    """
-
-    rank: int
-    step: int
-    span_ns: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    overlap_ns: int
-    exposed_ns: int
-    idle_ns: int
-    groups: tuple[GroupTime, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
     """One optimizer step as one rank saw it; `loss` is None on ranks that do not compute it.
 
@@ -334,6 +310,16 @@ ROW_TYPES: dict[str, type] = {
     "memory_timeline": MemoryMomentRow,
     "memory_changes": MemoryChangeRow,
     "time": TimeRow,
+    "partial_steps": TimeRow,
+    "recording": TimeRow,
+    "sources": SourceRow,
+    "gaps": GapRow,
+    "kernels": KernelRow,
+    "kernel_families": FamilyRow,
+    "fusion": FusionRow,
+    "contention": ContentionRow,
+    "net_gain": NetGainRow,
+    "trust": TrustRow,
     "steps": StepRow,
     "substitutions": SubstitutionRow,
     "programs": ProgramRow,
@@ -353,6 +339,14 @@ Row = (
     | MemoryMomentRow
     | MemoryChangeRow
     | TimeRow
+    | SourceRow
+    | GapRow
+    | KernelRow
+    | FamilyRow
+    | FusionRow
+    | ContentionRow
+    | NetGainRow
+    | TrustRow
     | StepRow
     | SubstitutionRow
     | ProgramRow

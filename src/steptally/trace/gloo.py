@@ -29,6 +29,8 @@ def attribute_transfers(
     events: pl.DataFrame, collectives: pl.DataFrame, operators: pl.DataFrame
 ) -> pl.DataFrame:
     """The events, with `group` and `collective` filled in where a transfer's tag is known."""
+    if not (events["kind"] == "transfer").any():
+        return events
     numbered = events.with_row_index("event").join(operators, on="event", how="left")
     transfers = numbered.filter(pl.col("kind") == "transfer").sort("start_ns")
     issues = numbered.filter(pl.col("kind") == "issue")

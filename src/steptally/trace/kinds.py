@@ -1,64 +1,107 @@
 """What a recorded event is, from its category first and its name second.
 
-Never from the presence of a `stream`: some profilers give a CPU operator one. Names follow torch's
-profiler (Kineto, 2021 to 2026), NVIDIA and AMD, and steptally's own recorder.
+Never from the presence of a `stream`: some profilers give a CPU operator one. The rules are data
+(`kinds.toml`, with their sources), which a user's own file goes before; names of host events that
+torch and steptally's recorder give are fixed here.
+
+>>> rules = load_rules()
+>>> rules.kind("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)")
+'communication'
+>>> rules.family("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT")
+'gemm'
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from steptally.trace.kind_rules import NameRule, RuleFile, read_rules
 
 TAG = "steptally::collective"
 WAIT = "steptally::wait"
 
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
-_COMMUNICATION_KERNEL = re.compile("nccl|rccl|msccl|hccl", re.IGNORECASE)
-
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
 _PRODUCT = re.compile("mm|mv|ger|matmul|dot|conv|att|gemm|linear|outer|einsum|lstm|gru|rnn")
 
-_DEVICE_CATEGORIES = {
-    "kernel": "compute",
-    "gpu_memcpy": "copy",
-    "memcpy": "copy",
-    "gpu_memset": "memset",
-    "memset": "memset",
-    "gpu_user_annotation": "device_annotation",
-    "cuda_sync": "device_sync",
-}
-_LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "xpu_runtime")
-_OPERATOR_CATEGORIES = ("cpu_op", "operator", "user_annotation")
 
-# Recorded, and of no account: flow arrows, Python frames, the profiler's own spans.
-_LEFT_OUT = frozenset(
-    ("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "python_function", "trace", "overhead")
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The shipped rules, with a user's before them; picklable, for worker processes."""
+
+    files: Sequence[RuleFile]
+
+    def kind(self, category: str | None, name: str) -> str | None:
+        """One of `schema.KINDS`, or None for what is no interval of anyone's work."""
+        kind = self._by_category((category or "").lower())
+        if kind in ("operator", "annotation"):
+            return _host_kind(kind, name)
+        for file in self.files:
+            for rule in file.kinds:
+                if kind in rule.of and rule.matches(name):
+                    return rule.outcome
+        return kind
+
+    def knows(self, category: str | None) -> bool:
+        """Whether a category is counted, or deliberately left out."""
+        category = (category or "").lower()
+        left_out = any(category in file.left_out for file in self.files)
+        return left_out or self._by_category(category) is not None
+
+    def looks_like_communication(self, name: str) -> bool:
+        """Whether a kernel that no rule knows is named as communication would be."""
+        rules = [rule for file in self.files for rule in file.kinds if "compute" in rule.of]
+        decided = any(rule.matches(name) for rule in rules)
+        return not decided and any(rule.matches(name) for rule in self._suspects())
+
+    def is_named_like_communication(self, name: str) -> bool:
+        """Whether an operation of unknown category is one, by all that its name tells."""
+        suspect = any(rule.matches(name) for rule in self._suspects())
+        return suspect or self._communicates(name)
+
+    def family(self, name: str, kind: str = "compute") -> str:
+        """One of `kind_rules.FAMILIES`, for a kernel by its name; for other kinds by these."""
+        if kind == "communication" or (kind == "compute" and self._communicates(name)):
+            return "communication"
+        if kind in ("copy", "memset"):
+            return "copy"
+        for file in self.files:
+            for rule in file.families:
+                if rule.matches(name):
+                    return rule.outcome
+        return "other"
+
+    def _by_category(self, category: str) -> str | None:
+        for file in self.files:
+            if category in file.categories:
+                return file.categories[category]
+        return None
+
+    def _suspects(self) -> Sequence[NameRule]:
+        return [file.suspects for file in self.files if file.suspects is not None]
+
+    def _communicates(self, name: str) -> bool:
+        return self.kind("kernel", name) == "communication"
 
 
-def kind_of(category: str | None, name: str) -> str | None:
-    """One of `schema.KINDS`, or None for what is no interval of anyone's work."""
-    category = (category or "").lower()
-    if category in _OPERATOR_CATEGORIES:
-        return _host_kind(category, name)
-    if category in _LAUNCH_CATEGORIES:
-        return "launch"
-    kind = _DEVICE_CATEGORIES.get(category)
-    if kind == "compute" and _COMMUNICATION_KERNEL.search(name):
-        return "communication"
-    return kind
+@cache
+def load_rules(path: Path | None = None) -> Rules:
+    """The shipped rules, behind those of `path` where one is given.
+
+    Raises `InputError` where that file cannot be read or breaks the layout of `kinds.toml`.
+    """
+    shipped = read_rules(Path(__file__).with_name("kinds.toml"))
+    return Rules(files=(shipped,) if path is None else (read_rules(path), shipped))
 
 
 def keeps_arguments(name: str) -> bool:
-    """Whether an operator's arguments are worth decoding: matrix products for their shapes,
+    """Whether an operator's arguments are worth keeping: matrix products for their shapes,
     autograd's nodes and custom functions for the number that links the two.
     """
     return not name.startswith("aten::") or _PRODUCT.search(name) is not None
-
-
-def is_known(category: str | None) -> bool:
-    """Whether a category is one that this steptally knows, counted or deliberately left out."""
-    category = (category or "").lower()
-    counted = category in _OPERATOR_CATEGORIES or category in _LAUNCH_CATEGORIES
-    return counted or category in _DEVICE_CATEGORIES or category in _LEFT_OUT
 
 
 def step_number(name: str) -> int | None:
@@ -67,7 +110,7 @@ def step_number(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _host_kind(category: str, name: str) -> str:
+def _host_kind(kind: str, name: str) -> str:
     if name == TAG:
         return "collective"
     if name == WAIT:
@@ -76,7 +119,7 @@ def _host_kind(category: str, name: str) -> str:
         return "transfer"
     if name.startswith("ProfilerStep") and step_number(name) is not None:
         return "step"
-    if category == "user_annotation":
+    if kind == "annotation":
         return "annotation"
     if name == "_c10d_functional::wait_tensor":
         return "wait"

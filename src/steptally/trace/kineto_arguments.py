@@ -1,66 +1,80 @@
-"""Decodes the arguments of events: only of those whose kind has any that matter, all at once."""
+"""Decodes the arguments of events: only those that matter, all of a block and kind in one call.
+
+A call for each would take most of a file's time, and so would the arguments of events that need
+none, as Python's frames. Arguments of other types than Kineto's are read field by field.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from steptally.trace.kinds import keeps_arguments
 from steptally.trace.kineto_format import (
     CollectiveArguments,
     DeviceArguments,
     LaunchArguments,
     OperatorArguments,
+    ShapeArguments,
 )
-from steptally.trace.schema import DEVICE_KINDS
 
-READERS: tuple[type[msgspec.Struct], ...] = (
+Told = TypeVar("Told", bound=msgspec.Struct)
+
+_STRUCTS: tuple[type[msgspec.Struct], ...] = (
     LaunchArguments,
     DeviceArguments,
-    CollectiveArguments,
     OperatorArguments,
+    ShapeArguments,
+    CollectiveArguments,
 )
-NO_READER = -1
-
-_ONE = {struct: msgspec.json.Decoder(struct, strict=False) for struct in READERS}
 _ALL = {
     struct: msgspec.json.Decoder(list[struct], strict=False)  # type: ignore[valid-type]
-    for struct in READERS
+    for struct in _STRUCTS
 }
-_UNREADABLE = (msgspec.MsgspecError, RecursionError)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
-def reader_of(kind: str, name: str) -> int:
-    """Which of `READERS` reads such an event's arguments; `NO_READER` if they are of no use."""
-    if kind == "launch":
-        return READERS.index(LaunchArguments)
-    if kind in DEVICE_KINDS:
-        return READERS.index(DeviceArguments)
-    if kind == "collective":
-        return READERS.index(CollectiveArguments)
-    if kind in ("issue", "transfer") or (kind == "operator" and keeps_arguments(name)):
-        return READERS.index(OperatorArguments)
-    return NO_READER
+def _readers(struct: type[msgspec.Struct]) -> dict[str, tuple[str, Any]]:
+    """For each field as the file spells it, its name and how its value is decoded."""
+    types = get_type_hints(struct)
+    return {
+        field.encode_name: (field.name, msgspec.json.Decoder(types[field.name], strict=False))
+        for field in msgspec.structs.fields(struct)
+    }
 
 
-def decode_arguments(
-    texts: Sequence[msgspec.Raw], struct: type[msgspec.Struct]
-) -> tuple[list[Any], int]:
-    """The arguments of events of one kind, and how many were of the wrong type (and are empty).
+_READERS = {struct: _readers(struct) for struct in _STRUCTS}
 
-    Decoded in one call, since a call for each would take most of a file's time.
-    """
+
+def decode_arguments(texts: Sequence[msgspec.Raw], struct: type[Told]) -> tuple[list[Told], int]:
+    """The arguments of events of one kind, and how many of them lost a field."""
     try:
-        return _ALL[struct].decode(b"[" + b",".join(texts) + b"]"), 0
+        return _ALL[struct].decode(b"[%b]" % b",".join(texts)), 0
     except _UNREADABLE:
-        alone = [_decode_one(text, struct) for text in texts]
-        return [struct() if one is None else one for one in alone], alone.count(None)
+        pairs = [_decode_one(text, struct) for text in texts]
+        return [told for told, _ in pairs], sum(not whole for _, whole in pairs)
 
 
-def _decode_one(text: msgspec.Raw, struct: type[msgspec.Struct]) -> Any:
+def holds(texts: Sequence[msgspec.Raw], word: bytes) -> bool:
+    """Whether any of the texts has this word in it."""
+    return word in b",".join(texts)
+
+
+def _decode_one(text: msgspec.Raw, struct: type[Told]) -> tuple[Told, bool]:
+    """The arguments as far as they are readable, and whether that is all of them."""
     try:
-        return _ONE[struct].decode(text)
+        fields = _FIELDS.decode(text) or {}
     except _UNREADABLE:
-        return None
+        return struct(), False
+    readers = _READERS[struct]
+    found = {}
+    whole = True
+    for spelled in fields.keys() & readers.keys():
+        name, decoder = readers[spelled]
+        try:
+            found[name] = decoder.decode(fields[spelled])
+        except _UNREADABLE:
+            whole = False
+    return struct(**found), whole

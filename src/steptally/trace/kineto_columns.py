@@ -5,219 +5,244 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from steptally.trace.clock import NO_TIME, nanoseconds
-from steptally.trace.kinds import is_known, kind_of
-from steptally.trace.kineto_arguments import READERS, decode_arguments, reader_of
+from steptally.trace.kineto_arguments import Told, decode_arguments, holds
 from steptally.trace.kineto_format import (
+    NO_TEXT,
     CollectiveArguments,
     DeviceArguments,
     Event,
     LaunchArguments,
     OperatorArguments,
+    ShapeArguments,
 )
-from steptally.trace.schema import DEVICE_KINDS, EVENTS, Loss
+from steptally.trace.kineto_names import (
+    COLLECTIVE,
+    DEVICE,
+    LAUNCH,
+    OPERATOR,
+    SHAPES,
+    UNKNOWN,
+    WAYS,
+    Names,
+    Texts,
+)
+from steptally.trace.schema import Loss
 
 Int64s = npt.NDArray[np.int64]
 
 ABSENT = -1  # of ids and counts, which are never negative; null in the frames
-NOT_KEPT = -1
 _LARGEST = np.iinfo(np.int64).max
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
-_HOST_IDS = ("process", "thread")
-_OTHER_IDS = ("device", "stream", "correlation", "bytes")
-_COLUMNS = ("code", "start_ns", "end_ns", *_HOST_IDS, *_OTHER_IDS)
+# Complete events, and those that say nothing of anyone's work: metadata, flows, instants, counters.
+_READ_PHASES = frozenset(("X", "M", "s", "t", "f", "i", "I", "C"))
 
-
-class Names(dict[tuple[str | None, str], int]):
-    """The code of each pair of category and name, which is classified once, on first sight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.kinds: list[str] = []
-        self.readers: list[int] = []
-
-    def __missing__(self, key: tuple[str | None, str]) -> int:
-        kind = kind_of(*key)
-        if kind is None:
-            self[key] = NOT_KEPT
-        else:
-            self[key] = len(self.names)
-            self.names.append(key[1])
-            self.kinds.append(kind)
-            self.readers.append(reader_of(kind, key[1]))
-        return self[key]
+# Columns of every event; of calls that launch; of events on a device; of operators.
+EVENT_COLUMNS = ("code", "start_ns", "end_ns", "process", "thread")
+LAUNCH_COLUMNS = ("event", "correlation")
+DEVICE_COLUMNS = ("event", "device", "stream", "correlation", "bytes", "graph", "shape")
+OPERATOR_COLUMNS = ("event", "dimensions", "types", "values", "sequence", "forward_thread")
 
 
 @dataclass(slots=True)
 class Columns:
-    """The rows of one file, gathered block by block; `frames` puts them together."""
+    """The rows of one file, gathered block by block, as arrays by column name."""
 
-    names: Names = field(default_factory=Names)
-    blocks: list[dict[str, Int64s]] = field(default_factory=list)
+    names: Names
+    events: list[dict[str, Int64s]] = field(default_factory=list)
+    launches: list[dict[str, Int64s]] = field(default_factory=list)
+    device_work: list[dict[str, Int64s]] = field(default_factory=list)
+    operators: list[dict[str, Int64s]] = field(default_factory=list)
     collectives: list[tuple[Any, ...]] = field(default_factory=list)
-    operators: list[tuple[Any, ...]] = field(default_factory=list)
+    texts: Texts = field(default_factory=Texts)
+    shapes: Texts = field(default_factory=Texts)
     rows: int = 0
     unknown_categories: Counter[str] = field(default_factory=Counter)
     timeless_events: int = 0
+    unread_events: int = 0
     bad_arguments: int = 0
 
-    def add(self, events: Iterable[Event]) -> None:
+    def add(self, events: Sequence[Event]) -> None:
         """Take the events of one block that are intervals of someone's work."""
         names = self.names
-        complete = [event for event in events if event.ph == "X"]
-        codes = np.array([names[event.cat, event.name] for event in complete], dtype=np.int64)
-        kept = codes != NOT_KEPT
-        self._count_unknown(complete, ~kept)
-        rows, codes = list(compress(complete, kept.tolist())), codes[kept]
+        rows = [event for event in events if event.ph == "X"]
+        if not {event.ph for event in events} <= _READ_PHASES:
+            self.unread_events += sum(event.ph not in _READ_PHASES for event in events)
+        codes = np.array([names[event.cat, event.name] for event in rows], dtype=np.int64)
+        if codes.size and codes.min() < 0:
+            kept = codes >= 0
+            unknown = compress(rows, codes == UNKNOWN)
+            self.unknown_categories.update(event.cat or "none" for event in unknown)
+            rows, codes = list(compress(rows, kept)), codes[kept]
+        if not rows:
+            return
         start_ns = nanoseconds([event.ts for event in rows])
         duration_ns = nanoseconds([0 if event.dur is None else event.dur for event in rows])
-        timed = (start_ns != NO_TIME) & (duration_ns >= 0)
-        if not timed.all():
+        if start_ns.min() == NO_TIME or duration_ns.min() < 0:
+            timed = (start_ns != NO_TIME) & (duration_ns >= 0)
             self.timeless_events += int((~timed).sum())
-            rows, codes = list(compress(rows, timed.tolist())), codes[timed]
+            rows, codes = list(compress(rows, timed)), codes[timed]
             start_ns, duration_ns = start_ns[timed], duration_ns[timed]
-        block = {
-            "code": codes,
-            "start_ns": start_ns,
-            "end_ns": start_ns + duration_ns,
-            "process": _integers([event.pid for event in rows]),
-            "thread": _integers([event.tid for event in rows]),
-        }
-        for name in _OTHER_IDS:
-            block[name] = np.full(len(rows), ABSENT, dtype=np.int64)
-        self._read_arguments(rows, block)
-        self.blocks.append(block)
+        process = ids([event.pid for event in rows])
+        thread = ids([event.tid for event in rows])
+        columns = (codes, start_ns, start_ns + duration_ns, process, thread)
+        self.events.append(dict(zip(EVENT_COLUMNS, columns, strict=True)))
+        reads = codes % WAYS
+        self._add_launches(np.flatnonzero(reads == LAUNCH), rows)
+        self._add_device_work(np.flatnonzero(reads == DEVICE), rows)
+        self._add_operators(np.flatnonzero(reads == OPERATOR), rows)
+        self._add_shapes(np.flatnonzero(reads == SHAPES), rows)
+        self._add_collectives(np.flatnonzero(reads == COLLECTIVE), rows)
         self.rows += len(rows)
+
+    @property
+    def has_device_work(self) -> bool:
+        """Whether an event of a device was taken."""
+        return any(block["event"].size for block in self.device_work)
 
     def losses(self) -> list[Loss]:
         """Events that were read and could not be used."""
         counts = {
             "no usable time, or a negative duration": self.timeless_events,
+            'a phase ("ph") that Kineto does not write: steptally reads complete events (X)': (
+                self.unread_events
+            ),
             "arguments of the wrong type; the events themselves are kept": self.bad_arguments,
         }
         return [Loss(reason=reason, events=count) for reason, count in counts.items() if count]
 
-    def events(self, base_ns: int) -> pl.DataFrame:
-        """The rows, `base_ns` added to their times; rank, group and step are left to the caller."""
-        column = {name: np.concatenate([block[name] for block in self.blocks]) for name in _COLUMNS}
-        code = pl.Series(column["code"])
-        kind = pl.Series(self.names.kinds, dtype=EVENTS["kind"]).gather(code)
-        on_device = kind.is_in(DEVICE_KINDS)
-        host_only = {name: pl.Series(column[name]).set(on_device, None) for name in _HOST_IDS}
-        others = {name: _without_absent(column[name]) for name in _OTHER_IDS}
-        return pl.DataFrame(
+    def _arguments(self, places: Int64s, rows: Sequence[Event], struct: type[Told]) -> list[Told]:
+        """What the events at these places tell."""
+        told, bad = decode_arguments([rows[place].args for place in places.tolist()], struct)
+        self.bad_arguments += bad
+        return told
+
+    def _add_launches(self, places: Int64s, rows: Sequence[Event]) -> None:
+        arguments = self._arguments(places, rows, LaunchArguments)
+        correlation = counts([one.correlation for one in arguments])
+        self.launches.append({"event": places + self.rows, "correlation": correlation})
+
+    def _add_device_work(self, places: Int64s, rows: Sequence[Event]) -> None:
+        arguments = self._arguments(places, rows, DeviceArguments)
+        shapes = self.shapes
+        shape = [shapes[b"%b,%b" % (one.grid, one.block)] for one in arguments]
+        self.device_work.append(
             {
-                "start_ns": column["start_ns"] + base_ns,
-                "end_ns": column["end_ns"] + base_ns,
-                "name": pl.Series(self.names.names, dtype=pl.String).gather(code),
-                "kind": kind,
-                **host_only,
-                **others,
+                "event": places + self.rows,
+                "device": ids([one.device for one in arguments]),
+                "stream": ids([one.stream for one in arguments]),
+                "correlation": counts([one.correlation for one in arguments]),
+                "bytes": counts([one.bytes for one in arguments]),
+                "graph": counts([one.graph for one in arguments]),
+                "shape": np.array(shape, dtype=np.int64),
+            }
+        )
+        self._add_collectives(places[[one.collective is not None for one in arguments]], rows)
+
+    def _add_operators(self, places: Int64s, rows: Sequence[Event]) -> None:
+        arguments = self._arguments(places, rows, OperatorArguments)
+        texts = self.texts
+        self.operators.append(
+            {
+                "event": places + self.rows,
+                "dimensions": _codes(texts, [one.dimensions for one in arguments]),
+                "types": _codes(texts, [one.types for one in arguments]),
+                "values": _codes(texts, [one.values for one in arguments]),
+                "sequence": counts([one.sequence for one in arguments]),
+                "forward_thread": counts([one.forward_thread for one in arguments]),
             }
         )
 
-    def _count_unknown(self, events: Sequence[Event], left_out: npt.NDArray[np.bool_]) -> None:
-        for row in np.flatnonzero(left_out).tolist():
-            category = events[row].cat
-            if not is_known(category):
-                self.unknown_categories[category or "none"] += 1
+    def _add_shapes(self, places: Int64s, rows: Sequence[Event]) -> None:
+        texts = [rows[place].args for place in places.tolist()]
+        if not holds(texts, b'"Input Dims"'):
+            return  # recorded without shapes, as most are
+        arguments, bad = decode_arguments(texts, ShapeArguments)
+        self.bad_arguments += bad
+        nothing = np.zeros(places.size, dtype=np.int64)
+        self.operators.append(
+            {
+                "event": places + self.rows,
+                "dimensions": _codes(self.texts, [one.dimensions for one in arguments]),
+                "types": _codes(self.texts, [one.types for one in arguments]),
+                "values": nothing,
+                "sequence": nothing + ABSENT,
+                "forward_thread": nothing + ABSENT,
+            }
+        )
 
-    def _read_arguments(self, rows: Sequence[Event], block: dict[str, Int64s]) -> None:
-        """Decode the arguments of those rows whose kind has any that matter."""
-        readers = np.array(self.names.readers, dtype=np.int64)[block["code"]]
-        for number, struct in enumerate(READERS):
-            places = np.flatnonzero(readers == number)
-            texts = [rows[place].args for place in places.tolist()]
-            arguments, bad = decode_arguments(texts, struct)
-            self.bad_arguments += bad
-            if struct is LaunchArguments:
-                block["correlation"][places] = [_int64(one.correlation) for one in arguments]
-            elif struct is DeviceArguments:
-                self._take_device(places, arguments, block)
-            elif struct is CollectiveArguments:
-                for place, one in zip(places.tolist(), arguments, strict=True):
-                    self._take_collective(place, one)
-            else:
-                for place, one in zip(places.tolist(), arguments, strict=True):
-                    self._take_operator(place, one)
-
-    def _take_device(
-        self, places: Int64s, arguments: Sequence[DeviceArguments], block: dict[str, Int64s]
-    ) -> None:
-        """Device and stream are those of the arguments, else the event's process and thread."""
-        told = {
-            "device": _integers([one.device for one in arguments]),
-            "stream": _integers([one.stream for one in arguments]),
-        }
-        for name, instead in (("device", "process"), ("stream", "thread")):
-            where_told = told[name] != ABSENT
-            block[name][places] = np.where(where_told, told[name], block[instead][places])
-        block["correlation"][places] = [_int64(one.correlation) for one in arguments]
-        block["bytes"][places] = [_int64(one.bytes) for one in arguments]
+    def _add_collectives(self, places: Int64s, rows: Sequence[Event]) -> None:
+        if not places.size:
+            return
+        arguments = self._arguments(places, rows, CollectiveArguments)
         for place, one in zip(places.tolist(), arguments, strict=True):
-            if one.collective is not None:
-                self._take_collective(place, one)
+            self._add_collective(place, one)
 
-    def _take_collective(self, row: int, arguments: CollectiveArguments) -> None:
-        ranks = arguments.group_ranks
+    def _add_collective(self, row: int, told: CollectiveArguments) -> None:
+        ranks = told.group_ranks
         self.collectives.append(
             (
                 self.rows + row,
-                arguments.collective,
-                None if arguments.group_name is None else str(arguments.group_name),
-                arguments.group_description,
+                told.collective,
+                None if told.group_name is None else str(told.group_name),
+                told.group_description,
                 str(ranks) if isinstance(ranks, list) else ranks,
-                arguments.group_size,
-                arguments.elements_in,
-                arguments.elements_out,
-                arguments.bytes_in,
-                arguments.bytes_out,
-                arguments.dtype,
-                arguments.sequence,
-                arguments.source_rank,
-                arguments.destination_rank,
+                *map(
+                    _int64,
+                    (
+                        told.group_size,
+                        told.elements_in,
+                        told.elements_out,
+                        told.bytes_in,
+                        told.bytes_out,
+                    ),
+                ),
+                told.dtype,
+                *map(_int64, (told.sequence, told.source_rank, told.destination_rank)),
             )
         )
 
-    def _take_operator(self, row: int, arguments: OperatorArguments) -> None:
-        raw = (arguments.dimensions, arguments.types, arguments.values)
-        texts = [bytes(text).decode() or None for text in raw]
-        if any(texts) or arguments.sequence is not None:
-            numbers = (arguments.sequence, arguments.forward_thread)
-            self.operators.append((self.rows + row, *texts, *numbers))
 
-
-def _without_absent(values: Int64s) -> pl.Series:
-    return pl.Series(values).set(pl.Series(values == ABSENT), None)
-
-
-def _integers(values: Sequence[int | str | None]) -> Int64s:
+def ids(values: Sequence[int | str | None]) -> Int64s:
     """Process and thread ids; a text is known by its last number ("stream 7"), else its hash."""
-    if set(map(type, values)) == {int}:
-        try:
-            return np.array(values, dtype=np.int64)
-        except OverflowError:
-            pass
-    return np.array([_integer(value) for value in values], dtype=np.int64)
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_id(value) for value in values], dtype=np.int64)
 
 
-def _integer(value: int | str | None) -> int:
+def counts(values: Sequence[int | None]) -> Int64s:
+    """Numbers that are never negative: `ABSENT`, or another negative one, where there is none."""
+    told = [ABSENT if value is None else value for value in values]
+    try:
+        return np.array(told, dtype=np.int64)
+    except OverflowError:
+        return np.array(
+            [value if abs(value) <= _LARGEST else ABSENT for value in told], dtype=np.int64
+        )
+
+
+def _id(value: int | str | None) -> int:
     if isinstance(value, str):
         number = _LAST_NUMBER.search(value)
-        value = int(number.group(1)) if number else zlib.crc32(value.encode())
-    return _int64(value)
+        value = int(number.group(1)) if number else zlib.crc32(value.encode(errors="replace"))
+    return value if value is not None and abs(value) <= _LARGEST else ABSENT
 
 
-def _int64(value: int | None) -> int:
-    """The value where it is an id that int64 holds, else `ABSENT`."""
-    return value if value is not None and 0 <= value <= _LARGEST else ABSENT
+def _int64(value: int | None) -> int | None:
+    """The value where a column can hold it."""
+    return value if value is not None and abs(value) <= _LARGEST else None
+
+
+def _codes(texts: Texts, values: Sequence[Any]) -> Int64s:
+    return np.array(
+        [0 if value is NO_TEXT else texts[bytes(value)] for value in values], dtype=np.int64
+    )

@@ -8,14 +8,24 @@ else needs to know which profiler it was.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-# What a row is. Those of a device (an accelerator's stream):
-DEVICE_KINDS = ("compute", "communication", "copy", "memset", "device_annotation", "device_sync")
+# What a row is. Those of a device (an accelerator's stream); `graph` is the replay of a whole CUDA
+# graph where the profiler does not show what ran inside it: busy time of unknown content.
+DEVICE_KINDS = (
+    "compute",
+    "communication",
+    "copy",
+    "memset",
+    "graph",
+    "device_annotation",
+    "device_sync",
+)
 # Those of a host thread: `operator` runs on the CPU; `issue` hands a collective to the backend;
 # `collective` is the recorder's tag around an issue; `wait` blocks on a collective; `transfer` is
 # the interval in which gloo works on one; `launch` hands work to a device; `instrument` is the
@@ -41,6 +51,8 @@ UNATTRIBUTED = "unattributed"
 # `group` is a process group's own name (Megatron's), UNATTRIBUTED where communication cannot be
 # assigned to one, and null on every other row; `collective` is the row of `COLLECTIVES` that tells
 # more. `step` is null outside recorded steps.
+# `graph` is the id of the CUDA or HIP graph that the event was replayed from, where the profiler
+# tells it; `launch_shape` is a kernel's grid and block as text: "[108,1,1],[256,1,1]".
 EVENTS: Mapping[str, pl.DataType] = {
     "rank": pl.Int32(),
     "process": pl.Int64(),
@@ -56,6 +68,8 @@ EVENTS: Mapping[str, pl.DataType] = {
     "step": pl.Int64(),
     "correlation": pl.Int64(),
     "bytes": pl.Int64(),
+    "graph": pl.Int64(),
+    "launch_shape": pl.String(),
 }
 
 # One row per recorded collective: the recorder's tags, or NCCL's kernels with their arguments.
@@ -79,9 +93,10 @@ COLLECTIVES: Mapping[str, pl.DataType] = {
 }
 
 # Arguments of the operators where they matter: matrix products, collectives, gloo's transfers,
-# autograd's nodes and functions. Dimensions, types and values are JSON texts, one entry for each
-# argument, as the profiler wrote them. `sequence` is autograd's number of the node that a forward
-# operator (`forward_thread` 0) would make, and of a node that runs in backward (1 or more).
+# autograd's nodes and functions; of all others the dimensions and types of their tensors.
+# Dimensions, types and values are JSON texts, one entry for each argument, as the profiler wrote
+# them. `sequence` is autograd's number of the node that a forward operator (`forward_thread` 0)
+# would make, and of a node that runs in backward (1 or more).
 OPERATORS: Mapping[str, pl.DataType] = {
     "event": pl.UInt32(),
     "dimensions": pl.String(),
@@ -110,6 +125,16 @@ class Loss:
         return f"lost {' and '.join(parts) or 'an unknown amount'}: {self.reason}"
 
 
+def by_reason(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    """The losses, those of one reason as one."""
+    events: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for loss in losses:
+        events[loss.reason] += loss.events
+        sizes[loss.reason] += loss.size_bytes
+    return tuple(Loss(reason=r, events=events[r], size_bytes=sizes[r]) for r in events)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
     """A process group that the recording names: its members are global ranks."""
@@ -121,7 +146,11 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One rank's recording. `rank` and `world_size` are None where the file does not say."""
+    """One rank's recording. `rank` and `world_size` are None where the file does not say.
+
+    `process` and `device` tell which part of its source a trace is, where one file holds the
+    devices of several ranks (Nsight Systems); None where the file is the rank.
+    """
 
     source: Path
     rank: int | None
@@ -133,11 +162,14 @@ class Trace:
     operators: pl.DataFrame
     losses: Sequence[Loss] = ()
     warnings: Sequence[str] = ()
+    process: int | None = None
+    device: int | None = None
 
     @property
     def has_device(self) -> bool:
         """Whether an accelerator's work was recorded."""
-        return bool(self.events["kind"].is_in(["compute", "communication", "copy"]).any())
+        work = ["compute", "communication", "copy", "graph"]
+        return bool(self.events["kind"].is_in(work).any())
 
 
 def empty(schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

@@ -36,9 +36,10 @@ def assign_steps(events: pl.DataFrame) -> pl.DataFrame:
     if windows.is_empty():
         return events.with_columns(step=pl.lit(None, dtype=pl.Int64))
     own = _step_at(events["start_ns"].to_numpy(), windows)
-    launched = _step_of_launch(events, own)
     on_device = events["kind"].is_in(DEVICE_KINDS).to_numpy()
-    step = pl.Series("step", np.where(on_device & (launched != NO_STEP), launched, own))
+    launched = np.full(len(events), NO_STEP)
+    launched[on_device] = _step_of_launch(events, own, np.flatnonzero(on_device))
+    step = pl.Series("step", np.where(launched != NO_STEP, launched, own))
     return events.with_columns(step.set(step == NO_STEP, None))
 
 
@@ -50,15 +51,15 @@ def _step_at(times: npt.NDArray[np.int64], windows: pl.DataFrame) -> npt.NDArray
     return np.where(inside, windows["step"].to_numpy()[last_started], NO_STEP)
 
 
-def _step_of_launch(events: pl.DataFrame, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The step of the host call with the same correlation, `NO_STEP` where there is none."""
-    launches = (
-        events.select("kind", "correlation", launched=pl.Series(own))
-        .filter(kind="launch")
-        .drop_nulls("correlation")
-        .unique("correlation", keep="first", maintain_order=True)
-    )
-    joined = events.select("correlation").join(
-        launches, on="correlation", how="left", maintain_order="left"
-    )
-    return joined["launched"].fill_null(NO_STEP).to_numpy()
+def _step_of_launch(
+    events: pl.DataFrame, own: npt.NDArray[np.int64], work: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The step of the first host call with the correlation of each row in `work`."""
+    launches = (events["kind"] == "launch") & events["correlation"].is_not_null()
+    rows = np.flatnonzero(launches.to_numpy())
+    called, first = np.unique(events["correlation"].gather(rows).to_numpy(), return_index=True)
+    if called.size == 0:
+        return np.full(work.size, NO_STEP)
+    wanted = events["correlation"].gather(work).fill_null(NO_STEP).to_numpy()
+    place = np.minimum(np.searchsorted(called, wanted), called.size - 1)
+    return np.where(called[place] == wanted, own[rows[first[place]]], NO_STEP)

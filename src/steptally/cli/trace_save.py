@@ -1,0 +1,43 @@
+"""Keeps what `steptally trace` found: the tally as JSON, each account as a parquet table."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steptally.errors import WriteError
+
+if TYPE_CHECKING:
+    from steptally.tally import Tally
+
+
+# Beside the accounts, so that `steptally trace DIR/traces` reads them alone.
+TRACES = "traces"
+
+
+def make_folder(directory: Path) -> None:
+    """Make the folder, and that of its traces, before anything is read. Raises `WriteError`."""
+    try:
+        (directory / TRACES).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"{directory} cannot be made: {error}.") from error
+
+
+def save_tally(tally: Tally, directory: Path) -> None:
+    """Write `tally.json` and `<account>.parquet` into a folder.
+
+    Rows in rows (the groups of a step) are columns of structs. Raises `WriteError`.
+    """
+    import polars as pl
+
+    from steptally.trace.run_directory import write_atomically
+
+    try:
+        for account, rows in tally.accounts.items():
+            content = [dataclasses.asdict(row) for row in rows]
+            frame = pl.DataFrame(content, infer_schema_length=None)
+            frame.write_parquet(directory / f"{account}.parquet")
+    except OSError as error:
+        raise WriteError(f"{directory} cannot be written: {error}.") from error
+    write_atomically(directory / "tally.json", tally.dumps())
