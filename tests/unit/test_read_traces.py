@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -131,6 +132,15 @@ def test_nothing_found_is_said_with_what_could_be(tmp_path):
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"rank0\.json cannot be read"):
         read_traces([tmp_path / "rank0.json"])
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    pipe = tmp_path / "rank0.json"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="no regular file"):
+        read_traces([pipe])
+    with pytest.raises(InputError, match="no trace there"):
+        read_traces([tmp_path])
 
 
 def test_a_report_that_was_not_exported_is_refused_with_the_command(tmp_path):

@@ -88,6 +88,8 @@ def _files(given: Path) -> Iterator[Path]:
     if given.is_dir():
         candidates = sorted({path for pattern in _PATTERNS for path in given.rglob(pattern)})
         yield from (path for path in candidates if _is_trace(path, candidates))
+    elif given.exists() and not given.is_file():
+        raise InputError(f"{given} is no regular file: give a file, a directory or a pattern.")
     elif given.exists() or not glob.has_magic(str(given)):
         yield given
     else:
