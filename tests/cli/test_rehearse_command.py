@@ -146,6 +146,15 @@ def test_bad_histograms_are_one_sentence(experts, given):
     assert "tokens" in refusal(experts, "--tokens-per-expert", given)
 
 
+@pytest.mark.parametrize("beyond", ["", "inside"])
+def test_a_file_in_place_of_the_directory_is_refused_before_the_work(job, tmp_path, beyond):
+    needs_engine()
+    occupied = tmp_path / "taken"
+    occupied.write_text("a file")
+    assert "cannot be written" in refusal(job, "--save", str(occupied / beyond))
+    assert occupied.read_text() == "a file"
+
+
 def test_what_megatron_core_refuses_is_one_sentence_with_its_reason(job):
     needs_engine()
     # Tensor parallelism over experts without sequence parallelism raises in MoELayer.forward.

@@ -106,6 +106,8 @@ def rehearse(
     require_engine(find_parts())
     if rank is not None:
         _require_rank(described, rank)
+    if save is not None:
+        _require_directory(save)
 
     from steptally.rehearse.pool import rehearse_all, rehearse_one, usable_processes
     from steptally.rehearse.routing import Routing
@@ -155,6 +157,24 @@ def _require_rank(job: Job, rank: int) -> None:
         raise InputError(
             f"rank is {rank}, but the job has {job.layout.world_size} ranks: use 0 to "
             f"{job.layout.world_size - 1}."
+        )
+
+
+def _require_directory(save: Path) -> None:
+    """Make it now: a rehearsal may take minutes, and should not fail behind them."""
+    import os
+
+    from steptally.errors import InputError
+
+    try:
+        save.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(save, os.W_OK | os.X_OK) else "Permission denied"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason is not None:
+        raise InputError(
+            f"--save is {save}, which cannot be written ({reason}): name a directory on a disk "
+            f"that has room and may be written."
         )
 
 

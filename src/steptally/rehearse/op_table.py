@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import polars as pl
 
 from steptally.rehearse.program import Rehearsal
+from steptally.trace.run_directory import write_atomically
 from steptally.trace.schema import EVENTS
 
 # Beside the columns of a trace's events. `position` is the place in the program; start and end are
@@ -75,6 +77,7 @@ def operations_frame(rehearsal: Rehearsal) -> pl.DataFrame:
 def write_operations(directory: Path, rehearsal: Rehearsal) -> Path:
     """Write the table as `ops-rankNNNNN.parquet`; raises `WriteError` where it cannot."""
     path = directory / f"ops-rank{rehearsal.rank:05d}.parquet"
-    directory.mkdir(parents=True, exist_ok=True)
-    operations_frame(rehearsal).write_parquet(path)
+    table = io.BytesIO()
+    operations_frame(rehearsal).write_parquet(table)
+    write_atomically(path, table.getvalue())
     return path

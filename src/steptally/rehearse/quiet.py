@@ -11,3 +11,5 @@ def quiet() -> None:
     warnings.filterwarnings("ignore")
     for name in ("megatron", "megatron.core", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # An operator that refuses its shapes is logged with its traceback; the refusal says it too.
+    logging.getLogger("torch._subclasses.fake_tensor").disabled = True
