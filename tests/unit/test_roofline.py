@@ -60,16 +60,23 @@ def test_a_device_without_the_format_is_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("settings", "precision", "dtype"),
+    ("settings", "precision", "phase", "dtype"),
     [
-        ({"fp8": "hybrid"}, "linear", "fp8"),
-        ({"fp8": "e4m3", "fp8_recipe": "mxfp8"}, "linear", "mxfp8"),
-        ({"fp8": "hybrid"}, "high", "bf16"),
-        ({"fp8": "hybrid", "transformer_impl": "local"}, "linear", "bf16"),
-        ({}, "linear", "bf16"),
+        ({"fp8": "hybrid"}, "linear", "forward", "fp8"),
+        ({"fp8": "e4m3", "fp8_recipe": "mxfp8"}, "linear", "forward", "mxfp8"),
+        ({"fp8": "hybrid"}, "high", "forward", "bf16"),
+        ({"fp8": "hybrid", "transformer_impl": "local"}, "linear", "forward", "bf16"),
+        ({}, "linear", "forward", "bf16"),
+        ({}, "router", "forward", "bf16"),
+        ({"moe_router_dtype": "fp32"}, "router", "forward", "bf16"),
+        ({"moe_router_dtype": "fp32"}, "router", "wgrad", "fp32"),
+        ({"moe_router_dtype": "fp32", "transformer_impl": "local"}, "router", "forward", "fp32"),
+        ({"moe_router_dtype": "fp64"}, "router", "recompute", "fp64"),
     ],
 )
-def test_eight_bits_are_for_transformer_engines_linear_layers_only(settings, precision, dtype):
+def test_the_dtype_of_operands_is_that_of_the_recipe_and_the_layer(
+    settings, precision, phase, dtype
+):
     job = job_from_settings(
         {
             "num_layers": 1,
@@ -81,4 +88,4 @@ def test_eight_bits_are_for_transformer_engines_linear_layers_only(settings, pre
             **settings,
         }
     )
-    assert product_dtype(job, precision) == dtype
+    assert product_dtype(job, precision, phase) == dtype

@@ -151,9 +151,12 @@ def _complete_layout(stated: dict[str, Any], assumed: dict[str, str]) -> None:
     tensor = stated.get("tensor_model_parallel_size", 1)
     pipeline = stated.get("pipeline_model_parallel_size", 1)
     model_parallel = tensor * pipeline * stated.get("context_parallel_size", 1)
-    if stated.get("num_experts") is not None and "expert_tensor_parallel_size" not in stated:
-        stated["expert_tensor_parallel_size"] = tensor
-        assumed["expert_tensor_parallel_size"] = f"{tensor} (Megatron's default: tp)"
+    if "expert_tensor_parallel_size" not in stated:
+        if stated.get("num_experts") is not None:
+            assumed["expert_tensor_parallel_size"] = f"{tensor} (Megatron's default: tp)"
+            stated["expert_tensor_parallel_size"] = tensor
+        elif stated.get("use_tp_pp_dp_mapping"):  # orders ranks by it, experts or none
+            stated["expert_tensor_parallel_size"] = tensor
     if "world_size" not in stated:
         expert_parallel = stated.get("expert_model_parallel_size", 1) * pipeline
         expert_parallel *= stated.get("expert_tensor_parallel_size", 1)

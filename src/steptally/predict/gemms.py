@@ -114,7 +114,7 @@ def _with_reruns(
 def _row(
     job: Job, product: Product, calls: int, rank: int, device: Device | None, launch_s: float
 ) -> GemmRow:
-    dtype = product_dtype(job, product.precision)
+    dtype = product_dtype(job, product.precision, product.phase)
     size = product_bytes(job, product, dtype)
     row = GemmRow(
         name=product.name,

@@ -38,14 +38,11 @@ def gradient_dtype(job: Job) -> str:
     """The dtype of main gradients and of their reduction over data parallel ranks.
 
     fp32 where `accumulate_allreduce_grads_in_fp32` says so, else that of the parameters. For bf16
-    Megatron-LM's `validate_args` turns the flag on unless `--grad-reduce-in-bf16` is given.
+    Megatron-LM's `validate_args` turns the flag on unless `--grad-reduce-in-bf16` is given or
+    `--main-grads-dtype` is another; `job.derive` does alike.
     """
     recipe = job.recipe
-    if recipe.grad_reduce_in_bf16:
-        return recipe.params_dtype
-    if recipe.accumulate_allreduce_grads_in_fp32 or recipe.bf16:
-        return "fp32"
-    return recipe.params_dtype
+    return "fp32" if recipe.accumulate_allreduce_grads_in_fp32 else recipe.params_dtype
 
 
 def uses_transformer_engine(job: Job) -> bool:

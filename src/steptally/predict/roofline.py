@@ -12,6 +12,7 @@ from steptally.errors import InputError
 from steptally.job.device import Device
 from steptally.job.job import Job
 from steptally.predict.precision import uses_transformer_engine
+from steptally.predict.products import FORWARD, RECOMPUTE
 from steptally.predict.tiling import Tiling, choose_tiling
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch"
@@ -30,17 +31,18 @@ class Bound:
     tiling: Tiling | None
 
 
-def product_dtype(job: Job, precision: str) -> str:
+def product_dtype(job: Job, precision: str, phase: str) -> str:
     """The dtype of a product's operands: eight or four bit for linear layers where the recipe says.
 
-    Transformer Engine keeps attention, and Megatron the LM head, in `params_dtype`; so the router,
-    unless `moe_router_dtype` converts its operands; Transformer Engine's product only its result,
-    where that is fp32 (`RouterGatingLinearFunction`, megatron-core 0.16.1).
+    Transformer Engine keeps attention, and Megatron the LM head, in `params_dtype`; the router has
+    `moe_router_dtype`. Forward, Transformer Engine's product takes operands in `params_dtype` and
+    gives fp32; it has none for fp64 (`RouterGatingLinearFunction` of megatron-core 0.16.1).
     """
     recipe = job.recipe
     if precision == "router" and recipe.moe_router_dtype is not None:
-        by_result = uses_transformer_engine(job) and recipe.moe_router_dtype == "fp32"
-        return recipe.params_dtype if by_result else recipe.moe_router_dtype
+        mixed = recipe.moe_router_dtype == "fp32" and uses_transformer_engine(job)
+        forward = phase in (FORWARD, RECOMPUTE)
+        return recipe.params_dtype if mixed and forward else recipe.moe_router_dtype
     if precision == "linear" and uses_transformer_engine(job):
         if recipe.fp4 is not None:
             return "fp4"
