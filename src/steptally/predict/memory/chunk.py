@@ -20,6 +20,7 @@ from steptally.predict.memory.ends import (
     final_norm_operations,
     output_layer,
     prediction_operations,
+    unsaved_logits,
 )
 from steptally.predict.memory.operation import (
     Footprint,
@@ -61,12 +62,25 @@ def chunk_segments(
     if program.mtp_layers:
         segments.append(prediction_segment(job, dimensions, program.mtp_layers, layer))
     if program.head:
-        heads = 1 + (job.architecture.mtp_num_layers or 0)
-        segments.append(Segment("head", heads, output_layer(dimensions)))
+        segments += head_segments(dimensions)
     tied = not job.architecture.untie_embeddings_and_output_weights
     if program.embedding and program.head and tied:
         return [shared_weight(dimensions, segment) for segment in segments]
     return segments
+
+
+def head_segments(dimensions: Dimensions) -> list[Segment]:
+    """The LM head, before it once for each multi-token-prediction depth.
+
+    `GPTModel._postprocess` still names the last depth's logits while it makes the model's own.
+    """
+    operations = output_layer(dimensions)
+    depths = dimensions.architecture.mtp_num_layers
+    if not depths:
+        return [Segment("head", 1, operations)]
+    named = unsaved_logits(dimensions)
+    beside = [operation._replace(forward=operation.forward + named) for operation in operations]
+    return [Segment("head", depths, operations), Segment("head", 1, beside)]
 
 
 def shared_weight(dimensions: Dimensions, segment: Segment) -> Segment:

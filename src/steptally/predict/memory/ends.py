@@ -70,12 +70,23 @@ def cross_entropy(dimensions: Dimensions) -> Operation:
     the gradient over the logits.
     """
     logits = dimensions.tokens * dimensions.vocabulary * dimensions.element
-    recipe = dimensions.recipe
-    if recipe.cross_entropy_loss_fusion and recipe.cross_entropy_fusion_impl == "te":
+    if _loss_over_logits(dimensions):
         return Operation("loss", logits, 0, 0)
     softmax = dimensions.tokens * dimensions.vocabulary * 4
-    beside = logits if dimensions.element == 2 else 0  # fp32 logits become the softmax in place
+    beside = unsaved_logits(dimensions)
     return Operation("loss", softmax, beside, beside)
+
+
+def unsaved_logits(dimensions: Dimensions) -> Count:
+    """Bytes of logits that the loss does not keep; fp32 ones become the softmax in place."""
+    if dimensions.element != 2 or _loss_over_logits(dimensions):
+        return 0
+    return dimensions.tokens * dimensions.vocabulary * dimensions.element
+
+
+def _loss_over_logits(dimensions: Dimensions) -> bool:
+    recipe = dimensions.recipe
+    return recipe.cross_entropy_loss_fusion and recipe.cross_entropy_fusion_impl == "te"
 
 
 def prediction_operations(dimensions: Dimensions, layer: Sequence[Operation]) -> list[Operation]:

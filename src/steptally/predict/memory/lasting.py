@@ -36,10 +36,14 @@ def lasting_lines(
     tensors = [tensor for _, run in weights for tensor in run]
     has_head = any(program.head for program in programs)
     layers = sum(program.layers for program in programs)
+    has_layers = any(program.layers or program.mtp_layers for program in programs)
     found = (
         ("dummy weight gradients", dummy_gradients(dimensions, tensors)),
         ("FP8 weight copies", fp8_weight_copies(job, weights, device)),
-        ("gathered sequence (global memory buffer)", global_buffer(dimensions, has_head)),
+        (
+            "gathered sequence (global memory buffer)",
+            global_buffer(dimensions, has_head, has_layers=has_layers),
+        ),
         ("rotary embedding", rotary_embedding(dimensions, layers)),
         ("cuBLAS workspaces", cublas_workspaces(job, device)),
     )
@@ -82,12 +86,14 @@ def quantized_elements(job: Job, weights: Iterable[tuple[Count, Sequence[Weight]
     return elements
 
 
-def global_buffer(dimensions: Dimensions, has_head: bool) -> Count:
+def global_buffer(dimensions: Dimensions, has_head: bool, *, has_layers: bool = True) -> Count:
     """Megatron-Core's own layers gather the sequence, and make scores, in one lasting buffer.
 
     Under Transformer Engine only the LM head and the `allgather` token dispatcher do.
     """
     gathered = dimensions.gathered_hidden_bytes * dimensions.gathers
+    if not has_layers:
+        return gathered if has_head else 0
     experts = dimensions.ep * dimensions.etp > 1
     if dimensions.recipe.moe_token_dispatcher_type != "allgather":
         experts = False
