@@ -9,6 +9,7 @@ import pytest
 from tests.megatron_steps import PLAIN, STEPS
 from tests.random_rehearsals import random_settings
 from tests.rehearsals import rehearse_many
+from tests.special_rehearsals import SPECIAL
 
 from steptally.job import job_from_settings, read_job
 from steptally.predict.gemms import predict_gemms
@@ -83,7 +84,7 @@ def model_job(name):
 
 
 SMALL = {name: (rank, PLAIN | settings) for name, (rank, settings) in STEPS.items()}
-CASES = [*RANDOM, *SMALL, *MODELS]
+CASES = [*RANDOM, *SMALL, *MODELS, *SPECIAL]
 KINDS = {
     "pipeline": lambda job: job.layout.pipeline_model_parallel_size > 1,
     "interleaved": lambda job: job.layout.virtual_pipeline_model_parallel_size,
@@ -106,7 +107,7 @@ KINDS = {
 def rank_and_job(name):
     if name in MODELS:
         return model_job(name)
-    rank, settings = (RANDOM | SMALL)[name]
+    rank, settings = (RANDOM | SMALL | SPECIAL)[name]
     return rank, job_from_settings(settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-from steptally.engine.stages import virtual_stages
+from steptally.engine.stages import stages_of, virtual_stages
 from steptally.job import Job
 
 
@@ -44,9 +45,27 @@ def initialize_groups(job: Job) -> RankCoordinates:
         ),
         num_distributed_optimizer_instances=layout.num_distributed_optimizer_instances,
         order=layout.order,
+        get_embedding_ranks=_embedding_ranks(job),
         create_gloo_process_groups=False,
     )
     return rank_coordinates()
+
+
+def _embedding_ranks(job: Job) -> Callable[[list[int]], list[int]] | None:
+    """Which ranks of a pipeline hold the word embedding; None: the first and the last.
+
+    Where a layout places multi-token prediction, its stage is one of them, and the last only with a
+    tied head. Source: `get_embedding_ranks` of Megatron-LM's pretrain_gpt.py.
+    """
+    layout, architecture = job.layout, job.architecture
+    if layout.pipeline_model_parallel_layout is None or not architecture.mtp_num_layers:
+        return None
+    stages = enumerate(stages_of(layout.pipeline_model_parallel_layout))
+    predicting = next((index for index, layers in stages if "m" in layers), -1)
+    places = {0, predicting % layout.pipeline_model_parallel_size}
+    if not architecture.untie_embeddings_and_output_weights:
+        places.add(layout.pipeline_model_parallel_size - 1)
+    return lambda pipeline: [pipeline[place] for place in sorted(places)]
 
 
 def rank_coordinates() -> RankCoordinates:

@@ -43,11 +43,19 @@ def fused_attention(architecture: Architecture) -> type[torch.nn.Module]:
                 comm_type=cp_comm_type or "p2p",
                 visible=visible_in_layer(architecture, layer_number),
             )
+            self.softmax_offset: torch.nn.Parameter | None = None
+            if config.softmax_type == "learnable":
+                heads = config.num_attention_heads // config.tensor_model_parallel_size
+                self.softmax_offset = torch.nn.Parameter(
+                    torch.empty(heads, dtype=config.params_dtype)
+                )
 
         def forward(
             self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
         ) -> torch.Tensor:
-            context: torch.Tensor = _Attention.apply(query, key, value, self.cp)
+            context: torch.Tensor = _Attention.apply(
+                query, key, value, self.softmax_offset, self.cp
+            )
             return context
 
     return FusedAttention
@@ -70,6 +78,7 @@ class _Attention(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        offset: torch.Tensor | None,
         cp: ContextParallel,
     ) -> torch.Tensor:
         context.cp = cp
@@ -78,15 +87,17 @@ class _Attention(torch.autograd.Function):
         length, batch, heads, _ = query.shape
         output = query.new_empty(length, batch, heads * value.shape[-1])
         statistics = query.new_empty(batch, heads, length, dtype=torch.float32)
-        context.save_for_backward(query, key, value, output, statistics)
+        context.save_for_backward(query, key, value, offset, output, statistics)
         return output
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        query, key, value, _, _ = context.saved_tensors
+        query, key, value, offset, _, _ = context.saved_tensors
         for tile in backward_tiles(context.cp, query, key, value):
             _multiply(query, value, tile, BACKWARD)
-        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
+        inputs = (query, key, value, offset)
+        gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in inputs]
+        return (*gradients, None)
 
 
 # Each product as m × n × k of queries, keys, and channels of Q and K (score) or of V (value).

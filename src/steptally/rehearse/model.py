@@ -10,6 +10,7 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
+    get_gpt_decoder_layer_specs,
     get_gpt_mtp_block_spec,
 )
 from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
@@ -40,9 +41,7 @@ def _build_chunk(
     )
     for layer in spec.layer_specs:
         _stand_in(job, layer.submodules.self_attention.submodules, stand_ins)
-    predictions = None
-    if config.mtp_num_layers:
-        predictions = get_gpt_mtp_block_spec(config, spec, False, vp_stage=stage)
+    predictions = _predictions(job, config, spec, stand_ins, stage)
     chunk = GPTModel(
         config=config,
         transformer_layer_spec=spec,
@@ -57,6 +56,24 @@ def _build_chunk(
     for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "half")):
         setattr(chunk, name, partial(_cast, chunk, dtype))
     return chunk
+
+
+def _predictions(
+    job: Job, config: TransformerConfig, spec: Any, stand_ins: StandIns, stage: int | None
+) -> Any:
+    """Multi-token prediction, whose layers are as the last of the chunk.
+
+    Where the chunk has none, they are as any of the model's, which is Megatron-LM's rule too
+    (gpt_builders.py).
+    """
+    if not config.mtp_num_layers:
+        return None
+    if not spec.layer_specs:
+        spec = get_gpt_decoder_layer_specs(
+            config, use_transformer_engine=False, normalization=config.normalization
+        )[-1]
+        _stand_in(job, spec.submodules.self_attention.submodules, stand_ins)
+    return get_gpt_mtp_block_spec(config, spec, False, vp_stage=stage)
 
 
 def _cast(chunk: GPTModel, dtype: torch.dtype) -> GPTModel:

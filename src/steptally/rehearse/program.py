@@ -21,6 +21,7 @@ from steptally.rehearse.phases import BUILD, GRADIENTS, OPTIMIZER
 from steptally.rehearse.purposes import MAIN_GRADIENT, PARAMETER
 from steptally.rehearse.recorder import Operation, Recorder
 from steptally.rehearse.routing import Routing
+from steptally.rehearse.shapes import announced_shapes
 from steptally.rehearse.storages import Allocation
 from steptally.rehearse.substitutions import Rehearsable
 from steptally.rehearse.world import fake_world
@@ -52,7 +53,7 @@ def rehearse_rank(
     Raises `InputError` where megatron-core refuses the job.
     """
     job, recorder = rehearsable.job, Recorder()
-    with fake_world(job, rank, recorder, routing):
+    with fake_world(rehearsable, rank, recorder, routing):
         config = transformer_config(job)
         bare = build_chunks(job, config, rehearsable.stand_ins)
         parameters = tuple(
@@ -72,17 +73,24 @@ def rehearse_rank(
         with contextlib.ExitStack() as stack:
             for replacement in passes.replacements():
                 stack.enter_context(replaced(replacement))
+            if config.mtp_standalone:
+                shapes = announced_shapes(config, microbatches, _message_shape(job), recorder)
+                stack.enter_context(replaced(shapes))
             config.finalize_model_grads_func = recorder.staged(GRADIENTS, finalize_model_grads)
             _run_passes(job, chunks, optimizer, recorder, microbatches)
         update_began = recorder.storages.moment
         with recorder.during(OPTIMIZER):
             optimizer.step()
+        operations = recorder.operations[built:]
+        # The next step begins so: gradients that the update made for main parameters end here.
+        with recorder.during(OPTIMIZER):
+            optimizer.zero_grad()
         recorder.storages.forget_everything()
     return Rehearsal(
         rank=rank,
         microbatches=microbatches,
         parameters=parameters,
-        operations=recorder.operations[built:],
+        operations=operations,
         allocations=recorder.storages.allocations,
         passes=passes.noted,
         step_began=step_began,
@@ -113,12 +121,13 @@ def _run_passes(
     with recorder.during(BUILD):
         tokens = torch.zeros(layout.micro_batch_size, length, dtype=torch.long)
         positions = torch.arange(length).expand(layout.micro_batch_size, -1)
+        loss_mask = torch.ones(layout.micro_batch_size, length)
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
 
     def forward_step(_: Any, model: Any) -> tuple[Any, Any]:
-        return model(tokens, positions, None, labels=tokens), mean_loss
+        return model(tokens, positions, None, labels=tokens, loss_mask=loss_mask), mean_loss
 
     with recorder.during(None):
         get_forward_backward_func()(
@@ -130,6 +139,15 @@ def _run_passes(
             micro_batch_size=layout.micro_batch_size,
             forward_only=False,
         )
+
+
+def _message_shape(job: Job) -> list[int]:
+    """[sequence of one rank, micro-batch, hidden], what one stage sends to the next."""
+    layout = job.layout
+    length = layout.seq_length // layout.context_parallel_size
+    if layout.sequence_parallel:
+        length //= layout.tensor_model_parallel_size
+    return [length, layout.micro_batch_size, job.architecture.hidden_size]
 
 
 def mean_loss(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:

@@ -1,11 +1,14 @@
 """Which ranks execute the same program, so that each program is rehearsed once.
 
 Ranks of a pipeline stage do the same work on other data, with two exceptions: windows make the
-attention of context-parallel ranks unequal, and uneven routing the load of expert-parallel ones.
+attention of context-parallel ranks unequal, and uneven routing, or tokens that do not divide, the
+load of expert-parallel ones.
 Rank lists are megatron-core's own (`parallel_state.RankGenerator`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from megatron.core.parallel_state import RankGenerator
 
@@ -19,11 +22,12 @@ def distinct_programs(job: Job, routing: Routing) -> list[Program]:
     """Every program of the job, by pipeline stage and first rank."""
     dense, expert = dense_ranks(job), expert_ranks(job)
     dense_axes = ["pp"] + (["cp"] if _context_ranks_differ(job) else [])
-    expert_axes = ["ep"] if routing.weights is not None and job.architecture.num_experts else []
     stage_of = _coordinate(dense, "pp")
-    keys = [_coordinate(dense, axis) for axis in dense_axes]
-    keys += [_coordinate(expert, axis) for axis in expert_axes]
-    members: dict[tuple[int, ...], list[int]] = {}
+    keys: list[Mapping[int, object]] = [_coordinate(dense, axis) for axis in dense_axes]
+    if job.architecture.num_experts:
+        loads = _loads(job, routing)
+        keys.append({rank: loads[at] for rank, at in _coordinate(expert, "ep").items()})
+    members: dict[tuple[object, ...], list[int]] = {}
     for rank in range(job.layout.world_size):
         members.setdefault(tuple(key[rank] for key in keys), []).append(rank)
     programs = [
@@ -74,6 +78,17 @@ def expert_ranks(job: Job) -> RankGenerator:
 def _coordinate(generator: RankGenerator, axis: str) -> dict[int, int]:
     """Each rank's place on an axis: its index in its group along that axis."""
     return {rank: index for ranks in generator.get_ranks(axis) for index, rank in enumerate(ranks)}
+
+
+def _loads(job: Job, routing: Routing) -> list[tuple[int, ...]]:
+    """What each expert-parallel rank's own experts get from one rank's tokens."""
+    layout, experts = job.layout, job.architecture.num_experts or 1
+    tokens = layout.micro_batch_size * layout.seq_length // layout.context_parallel_size
+    if layout.sequence_parallel:
+        tokens //= layout.tensor_model_parallel_size
+    dealt = routing.tokens_per_expert(tokens * job.architecture.moe_router_topk, experts, tokens)
+    each = experts // layout.expert_model_parallel_size
+    return [dealt[first : first + each] for first in range(0, experts, each)]
 
 
 def _context_ranks_differ(job: Job) -> bool:

@@ -62,6 +62,19 @@ class FusedWeightGradient:
     wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp32
 
 
+def general_gemm(
+    left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, layout: str = "TN", **_: Any
+) -> tuple[torch.Tensor]:
+    """Transformer Engine's product of the router: operands in one dtype, the result in another.
+
+    `layout` says which of `left` and `right` is transposed, T, or not, N.
+    """
+    transposed_left, transposed_right = (side == "T" for side in layout)
+    first = right.t() if transposed_right else right
+    second = left.t() if transposed_left else left
+    return (torch.mm(first, second).to(out_dtype),)
+
+
 def fused_rms_norm(
     hidden: torch.Tensor,
     normalized_shape: Any,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from steptally.rehearse.place import Place
 
@@ -62,12 +63,14 @@ class Storages:
         self._live.clear()
 
     @contextmanager
-    def resizing_followed(self) -> Iterator[None]:
+    def resizing_followed(self, mode: FakeTensorMode) -> Iterator[None]:
         """Notice storages that are emptied or filled again in place.
 
-        Megatron-Core frees outputs that it will recompute by `untyped_storage().resize_(0)`.
+        Megatron-Core frees outputs that it will recompute by `untyped_storage().resize_(0)`, and
+        copies what it recomputed into them. Its copies bypass the cache of `mode`, whose keys would
+        keep the storages alive.
         """
-        original = torch.UntypedStorage.resize_
+        original, original_copy = torch.UntypedStorage.resize_, torch.UntypedStorage.copy_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             known = self._live.get(storage._cdata)
@@ -76,11 +79,18 @@ class Storages:
                 self._resized(storage, known[0], size)
             return result
 
-        torch.UntypedStorage.resize_ = resize
+        def copy(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            before, mode.cache_enabled = mode.cache_enabled, False
+            try:
+                return original_copy(storage, *args, **kwargs)
+            finally:
+                mode.cache_enabled = before
+
+        torch.UntypedStorage.resize_, torch.UntypedStorage.copy_ = resize, copy
         try:
             yield
         finally:
-            torch.UntypedStorage.resize_ = original
+            torch.UntypedStorage.resize_, torch.UntypedStorage.copy_ = original, original_copy
 
     def _make(self, size_bytes: int, place: Place, phase: str) -> Allocation:
         self.moment += 1

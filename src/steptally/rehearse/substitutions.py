@@ -25,6 +25,7 @@ class StandIns:
 
     fused_attention: bool
     duplicated_projections: bool
+    router_product: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ def make_rehearsable(job: Job) -> Rehearsable:
         fused_attention=_has_fused_attention(job),
         duplicated_projections=_uses_transformer_engine(job)
         and job.architecture.multi_latent_attention,
+        router_product=_uses_transformer_engine(job),
     )
     found = [row for rule in STAND_IN_RULES for row in rule(job)]
     for rule in SETTING_RULES:
@@ -123,6 +125,13 @@ def _projections(job: Job) -> Iterator[SubstitutionRow]:
             setting="linear_q_down_proj, linear_kv_down_proj",
             stated="TELinear",
         )
+    if job.architecture.moe_latent_size is not None:
+        yield _row(
+            "torch.nn.functional.linear",
+            "TELinear, duplicated on tensor-parallel ranks",
+            setting="fc1_latent_proj, fc2_latent_proj",
+            stated="TELinear",
+        )
 
 
 def _weight_gradients(job: Job) -> Iterator[SubstitutionRow]:
@@ -168,7 +177,13 @@ def _fusions(job: Job) -> Iterator[Change]:
         needless = name == "masked_softmax_fusion" and _has_fused_attention(job)
         yield Change(section="recipe", name=name, value=False, row=None if needless else unfused)
     if job.recipe.cross_entropy_loss_fusion and job.recipe.cross_entropy_fusion_impl != "native":
-        native = _row("native", "the other kernels keep fewer copies of the logits", memory=AT_MOST)
+        native = _row(
+            "native",
+            "the other kernels keep fewer copies of the logits, and gather three numbers a token "
+            "instead of reducing them",
+            traffic=AT_LEAST,
+            memory=AT_MOST,
+        )
         yield Change(section="recipe", name="cross_entropy_fusion_impl", value="native", row=native)
 
 
@@ -245,7 +260,9 @@ def _positions(job: Job) -> Iterator[Change]:
     if job.architecture.position_embedding_type in ("yarn", "mrope", "relative"):
         row = _row("rope", "positions move no product and no message")
         yield Change(section="architecture", name="position_embedding_type", value="rope", row=row)
-    norms = _row("false", "megatron-core 0.16.1 builds no such norm", memory=AT_LEAST)
+    norms = _row(
+        "false", "megatron-core 0.16.1 builds no such norm", traffic=AT_LEAST, memory=AT_LEAST
+    )
     yield Change(section="architecture", name="post_layer_norms", value=False, row=norms)
 
 

@@ -30,7 +30,13 @@ from steptally.job import Job
 from steptally.rehearse.dispatchers import routing_replacements
 from steptally.rehearse.recorder import Recorder
 from steptally.rehearse.routing import Routing
-from steptally.rehearse.standins import DuplicatedLinear, FusedWeightGradient, fused_rms_norm
+from steptally.rehearse.standins import (
+    DuplicatedLinear,
+    FusedWeightGradient,
+    fused_rms_norm,
+    general_gemm,
+)
+from steptally.rehearse.substitutions import Rehearsable
 
 # Forms of c10d's operators that torch's own fake collectives leave out.
 COALESCED = (
@@ -39,9 +45,16 @@ COALESCED = (
     "reduce_scatter_tensor_coalesced_",
 )
 
+# Local layers have the router's product too where Transformer Engine is installed: not assumed.
+ROUTER_PRODUCT = Replacement(
+    "megatron.core.transformer.moe.moe_utils", "te_general_gemm", general_gemm
+)
+
 
 @contextlib.contextmanager
-def fake_world(job: Job, rank: int, recorder: Recorder, routing: Routing) -> Iterator[None]:
+def fake_world(
+    rehearsable: Rehearsable, rank: int, recorder: Recorder, routing: Routing
+) -> Iterator[None]:
     """Be `rank` of the job's world; operators of the body are fake and recorded.
 
     One world at a time, in a process of its own. Raises what `megatron_on_cpu` raises.
@@ -51,9 +64,11 @@ def fake_world(job: Job, rank: int, recorder: Recorder, routing: Routing) -> Ite
         stack.enter_context(megatron_on_cpu())
         for replacement in (*_replacements(recorder), *routing_replacements(recorder, routing)):
             stack.enter_context(replaced(replacement))
-        stack.enter_context(_one_rank_of(job, rank))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(recorder.storages.resizing_followed())
+        if rehearsable.stand_ins.router_product:
+            stack.enter_context(replaced(ROUTER_PRODUCT))
+        stack.enter_context(_one_rank_of(rehearsable.job, rank))
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(recorder.storages.resizing_followed(mode))
         stack.enter_context(recorder.places.followed())
         stack.enter_context(recorder)
         yield
@@ -109,6 +124,7 @@ def _replacements(recorder: Recorder) -> Iterator[Replacement]:
     pipeline = "megatron.core.pipeline_parallel.p2p_communication"
     layers = "megatron.core.tensor_parallel.layers"
     latent = "megatron.core.transformer.multi_latent_attention"
+    experts = "megatron.core.transformer.moe.moe_layer"
     # A world of 16,384 ranks has as many groups; only this rank's are ever used.
     yield Replacement("megatron.core.parallel_state", "create_group", _own_groups_only)
     # Random states are bytes that Megatron compares and copies; nothing here is random.
@@ -140,6 +156,8 @@ def _replacements(recorder: Recorder) -> Iterator[Replacement]:
     )
     yield Replacement(latent, "TELinear", DuplicatedLinear)
     yield Replacement(latent, "HAVE_TE", False)
+    yield Replacement(experts, "TELinear", DuplicatedLinear, may_be_absent=True)
+    yield Replacement(experts, "HAVE_TE", True)
     yield Replacement(layers, "_grad_accum_fusion_available", True)
     yield Replacement(
         layers, "fused_weight_gradient_mlp_cuda", FusedWeightGradient, may_be_absent=True
