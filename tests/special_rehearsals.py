@@ -120,6 +120,16 @@ SPECIAL = {
             "overlap_grad_reduce": True,
         },
     ),
+    "a stage without experts, which has their optimizer all the same": (
+        0,
+        {
+            **EXPERTS,
+            "moe_layer_freq": [0, 0, 1, 1],
+            "pipeline_model_parallel_size": 2,
+            "use_distributed_optimizer": True,
+            "world_size": 8,
+        },
+    ),
     "experts in a latent space": (1, {**EXPERTS, "moe_latent_size": 256}),
     "pipeline inside data parallelism, without experts": (
         2,

@@ -62,7 +62,8 @@ def fake_world(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_attention_variables())
         stack.enter_context(megatron_on_cpu())
-        for replacement in (*_replacements(recorder), *routing_replacements(recorder, routing)):
+        replacements = _replacements(rehearsable.job, recorder)
+        for replacement in (*replacements, *routing_replacements(recorder, routing)):
             stack.enter_context(replaced(replacement))
         if rehearsable.stand_ins.router_product:
             stack.enter_context(replaced(ROUTER_PRODUCT))
@@ -118,7 +119,7 @@ def _define_coalesced() -> None:
 _DEFINED: list[torch.library.Library] = []
 
 
-def _replacements(recorder: Recorder) -> Iterator[Replacement]:
+def _replacements(job: Job, recorder: Recorder) -> Iterator[Replacement]:
     """Names of Megatron that would read values, or that only Transformer Engine and Apex bring."""
     random = "megatron.core.tensor_parallel.random"
     pipeline = "megatron.core.pipeline_parallel.p2p_communication"
@@ -138,7 +139,8 @@ def _replacements(recorder: Recorder) -> Iterator[Replacement]:
     # So is RMSNorm one kernel there, which keeps its input and one number a token.
     yield Replacement("torch.nn.functional", "rms_norm", fused_rms_norm)
     # Every rank is a copy of this one; the objects would travel as bytes of tensors.
-    yield Replacement("torch.distributed", "all_gather_object", _gather_copies)
+    gather = _gather_copies(job)
+    yield Replacement("torch.distributed", "all_gather_object", gather)
     # On a GPU one kernel over all gradients; the portable form reads each norm back.
     yield Replacement(
         "megatron.core.optimizer.clip_grads",
@@ -179,8 +181,20 @@ def _own_groups_only(ranks: list[int] | None = None, *args: Any, **kwargs: Any) 
 _CREATE_GROUP = parallel_state.create_group
 
 
-def _gather_copies(gathered: list[Any], mine: Any, group: Any = None) -> None:
-    gathered[:] = [mine] * len(gathered)
+def _gather_copies(job: Job) -> Callable[..., None]:
+    """Every rank answers as this one does, and some hold experts where the job has any.
+
+    What Megatron-Core gathers are the kinds of parameters that ranks hold, (overrides, of experts):
+    an optimizer for experts is on every rank as soon as it is on one.
+    """
+
+    def gather(gathered: list[Any], mine: Any, group: Any = None) -> None:
+        gathered[:] = [mine] * len(gathered)
+        if job.layout.expert_model_parallel_size > 1:
+            experts = [(overrides, True) for overrides, _ in mine if not overrides]
+            gathered[-1] = list(dict.fromkeys([*mine, *experts]))
+
+    return gather
 
 
 def _announcing(name: str, recorder: Recorder) -> Callable[..., Any]:
