@@ -183,13 +183,18 @@ def _up_projection(dimensions: Dimensions, kind: LayerKind, operations: Operatio
     ]
     if kind.mixer != "mla" or not stored:
         return operations
-    again = stored[0].saved
+    value = dimensions.tokens * dimensions.heads * dimensions.architecture.v_head_dim
+    discarded = {stored[0].name: stored[0].saved}  # Q, K and, of a fused kernel, V
+    if len(stored) > 1:  # an unfused product with V keeps it apart, beside the probabilities
+        discarded[stored[-1].name] = value * dimensions.element
+    again = sum(discarded.values())
 
     def discard(operation: Operation) -> Operation:
         if operation.name.endswith("_up_proj"):
             return operation._replace(saved=0, backward=operation.backward + operation.saved)
-        if operation.name.startswith(core_attention.NAME):
-            return operation._replace(saved=0, backward=operation.backward + 2 * again)
+        if operation in stored:
+            saved = operation.saved - discarded.get(operation.name, 0)
+            return operation._replace(saved=saved, backward=operation.backward + 2 * again)
         return operation
 
     return [discard(operation) for operation in operations]
