@@ -95,3 +95,11 @@ def test_a_table_of_another_format_version_is_refused(tmp_path):
     OPS.write_parquet(path, metadata={"steptally": '{"format": "steptally-trace/9"}'})
     with pytest.raises(InputError, match="damaged metadata"):
         read_table(path)
+
+
+def test_a_rehearsed_order_of_operations_has_no_times_to_read(tmp_path):
+    OPS.with_columns(start_ns=pl.lit(None, pl.Int64), end_ns=pl.lit(None, pl.Int64)).write_parquet(
+        tmp_path / "ops.parquet"
+    )
+    with pytest.raises(InputError, match="2 operations without times, as `steptally rehearse"):
+        read_table(tmp_path / "ops.parquet", 0)

@@ -52,6 +52,11 @@ def read_foreign(
     timed = table.with_columns(
         name=pl.col(name).cast(pl.String), start_ns=_nanoseconds(start, unit)
     ).with_columns(end_ns=_end(table))
+    if timed["start_ns"].null_count() == len(timed) > 0:
+        raise InputError(
+            f"{path} holds {len(timed):,} operations without times, as `steptally rehearse --save` "
+            f"writes their order: name a recording to account for time."
+        )
     usable = (timed["end_ns"] >= timed["start_ns"]).fill_null(False)
     lost = int((~usable).sum())
     losses = (Loss(reason="no usable time, or a negative duration", events=lost),) if lost else ()
