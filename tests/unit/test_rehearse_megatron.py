@@ -201,7 +201,9 @@ def test_programs_are_pipeline_stages_unless_ranks_of_one_differ():
     assert ranks(EXPERTS) == [(0, 1)]
     assert ranks(EXPERTS, Routing(weights=(3, 2, 2, 1))) == [(0,), (1,)]
     assert ranks(EXPERTS, Routing(weights=(2, 1, 2, 1))) == [(0, 1)]  # both do the same
-    assert ranks(EXPERTS | {"seq_length": 129}) == [(0,), (1,)]  # 258 copies for 4 experts
+    # 258 copies for 4 experts leave one for each rank, 387 leave three for two ranks.
+    assert ranks(EXPERTS | {"seq_length": 129}) == [(0, 1)]
+    assert ranks(EXPERTS | {"seq_length": 129, "moe_router_topk": 3}) == [(0,), (1,)]
     windows = {"context_parallel_size": 2, "world_size": 2, "window_size": 16}
     assert ranks(windows) == [(0,), (1,)]
     assert ranks(windows | {"window_size": None}) == [(0, 1)]

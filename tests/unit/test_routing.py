@@ -35,6 +35,18 @@ def test_a_remainder_goes_to_the_first_experts():
     assert loads(num_experts=6) == [(4, 11), (2, 10)]
 
 
+def test_a_remainder_is_dealt_to_the_ranks_first():
+    # 31 · 2 = 62 = 8 · 7 + 6 copies: three experts of each rank get one more, from both ranks.
+    settings = {"num_experts": 8, "expert_model_parallel_size": 2, "world_size": 2}
+    assert loads(**settings, seq_length=31) == [(3, 2 * 8), (1, 2 * 7)]
+
+
+def test_what_ranks_cannot_share_equally_is_averaged():
+    # 33 · 3 = 99 = 8 · 12 + 3: three copies for two ranks, so that each has 99 rows on average.
+    settings = {"num_experts": 8, "expert_model_parallel_size": 2, "world_size": 2}
+    assert loads(**settings, seq_length=33, moe_router_topk=3) == [(3, 25), (1, 24)]
+
+
 def test_an_expert_parallel_rank_has_fewer_experts_with_more_rows():
     assert loads(expert_model_parallel_size=2, world_size=2) == [(2, 32)]
 

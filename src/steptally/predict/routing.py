@@ -1,8 +1,8 @@
 """How many tokens reach the experts of one rank, under the stated assumption of balanced routing.
 
 Each source rank spreads its tokens evenly over all experts; what does not divide evenly goes to the
-first experts, one token more each. Source of the capacity: `get_capacity` (megatron-core 0.16.1,
-transformer/moe/moe_utils.py).
+first expert of each rank, then to the second, one token more each. Source of the capacity:
+`get_capacity` (megatron-core 0.16.1, transformer/moe/moe_utils.py).
 """
 
 from __future__ import annotations
@@ -60,11 +60,19 @@ def received_rows(job: Job) -> int:
 def expert_loads(job: Job) -> tuple[ExpertLoad, ...]:
     """Rows of each expert of a rank, equal experts together, heaviest first.
 
-    With FP8, Megatron pads the rows of each expert to a multiple of 16 (32 for MXFP8).
+    Each source rank deals what does not divide to the first expert of every rank, then to the
+    second; what is left of that is averaged over ranks. With FP8, Megatron pads the rows of each
+    expert to a multiple of 16 (32 for MXFP8).
     """
-    local_experts = _experts(job) // job.layout.expert_model_parallel_size
-    rows, extra = divmod(received_rows(job), local_experts)
-    loads = ((extra, rows + 1), (local_experts - extra, rows))
+    layout, experts = job.layout, _experts(job)
+    local_experts = experts // layout.expert_model_parallel_size
+    rows, rest = divmod(dispatched_rows(job), experts)
+    extra, unequal = divmod(rest, layout.expert_model_parallel_size)
+    sources = layout.expert_model_parallel_size * layout.expert_tensor_parallel_size
+    loads = ((extra, sources * (rows + 1)), (local_experts - extra, sources * rows))
+    if unequal:
+        rows, extra = divmod(received_rows(job), local_experts)
+        loads = ((extra, rows + 1), (local_experts - extra, rows))
     return tuple(
         ExpertLoad(experts=experts, rows=padded)
         for experts, count in loads

@@ -61,7 +61,9 @@ def routing_replacements(recorder: Recorder, routing: Routing) -> tuple[Replacem
 def copies_per_expert(config: Any, routing: Routing, tokens: int) -> tuple[int, ...]:
     """Token copies that one rank sends to each expert; its capacity bounds them."""
     experts, topk = config.num_moe_experts, config.moe_router_topk
-    counts = routing.tokens_per_expert(tokens * topk, experts, tokens)
+    counts = routing.tokens_per_expert(
+        tokens * topk, experts, tokens, config.expert_model_parallel_size
+    )
     factor = config.moe_expert_capacity_factor
     if factor is None:
         return counts

@@ -86,7 +86,8 @@ def _loads(job: Job, routing: Routing) -> list[tuple[int, ...]]:
     tokens = layout.micro_batch_size * layout.seq_length // layout.context_parallel_size
     if layout.sequence_parallel:
         tokens //= layout.tensor_model_parallel_size
-    dealt = routing.tokens_per_expert(tokens * job.architecture.moe_router_topk, experts, tokens)
+    copies, split = tokens * job.architecture.moe_router_topk, job.layout.expert_model_parallel_size
+    dealt = routing.tokens_per_expert(copies, experts, tokens, split)
     each = experts // layout.expert_model_parallel_size
     return [dealt[first : first + each] for first in range(0, experts, each)]
 
