@@ -131,6 +131,7 @@ def test_what_is_printed_names_programs_and_substitutions(job):
         (["--rank", "0", "--stages"], "one rank, or one of every program"),
         (["--microbatches", "0"], "--microbatches is 0"),
         (["--processes", "0"], "--processes is 0"),
+        (["--processes", "2"], "without --stages"),
         (["--tokens-per-expert", "1,2"], "has no experts"),
         (["--set", "hybrid_override_pattern=M-M*"], "Mamba"),
     ],

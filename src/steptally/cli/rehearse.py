@@ -46,7 +46,8 @@ def rehearse_command(
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", metavar="N", help="Programs at a time. [cores]")
+        int | None,
+        typer.Option("--processes", metavar="N", help="Programs at a time, with --stages. [cores]"),
     ] = None,
     save: Annotated[
         str | None,
@@ -102,6 +103,8 @@ def rehearse(
         raise InputError("--rank and --stages are both given: one rank, or one of every program?")
     if processes is not None and processes < 1:
         raise InputError(f"--processes is {processes}: it must be at least 1.")
+    if processes is not None and not stages:
+        raise InputError("--processes is given without --stages: one rank runs in one process.")
     described = with_microbatches(read_job(job, overrides), microbatches)
     require_engine(find_parts())
     if rank is not None:

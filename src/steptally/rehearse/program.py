@@ -50,7 +50,8 @@ def rehearse_rank(
 ) -> Rehearsal:
     """Run one optimizer step of `rank` with that many micro-batches.
 
-    Raises `InputError` where megatron-core refuses the job.
+    Raises what megatron-core raises where it refuses the job; `rehearse.worker` makes a sentence of
+    it.
     """
     job, recorder = rehearsable.job, Recorder()
     with fake_world(rehearsable, rank, recorder, routing):
