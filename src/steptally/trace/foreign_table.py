@@ -47,20 +47,9 @@ def read_foreign(
                 "none of them: name one that is there."
             )
         table = table.filter(pl.col("rank").cast(pl.Int64, strict=False) == rank)
-    name = _first(table, _NAMES)
-    start, unit = next((c, u) for c, u in _STARTS.items() if c in table.columns)
-    timed = table.with_columns(
-        name=pl.col(name).cast(pl.String), start_ns=_nanoseconds(start, unit)
-    ).with_columns(end_ns=_end(table))
-    if timed["start_ns"].null_count() == len(timed) > 0:
-        raise InputError(
-            f"{path} holds {len(timed):,} operations without times, as `steptally rehearse --save` "
-            f"writes their order: name a recording to account for time."
-        )
-    usable = (timed["end_ns"] >= timed["start_ns"]).fill_null(False)
-    lost = int((~usable).sum())
+    timed, lost = timed_operations(path, table)
     losses = (Loss(reason="no usable time, or a negative duration", events=lost),) if lost else ()
-    events = _events(timed.filter(usable), rank, rules or load_rules())
+    events = _events(timed, rank, rules or load_rules())
     return Trace(
         source=path,
         rank=rank,
@@ -72,6 +61,27 @@ def read_foreign(
         operators=empty(OPERATORS),
         losses=losses,
     )
+
+
+def timed_operations(path: Path, table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The rows with usable times, in the columns `name`, `start_ns` and `end_ns` beside their own,
+    and how many others there are.
+
+    Raises `InputError` where a column is missing or no row has times.
+    """
+    _check(path, table)
+    name = _first(table, _NAMES)
+    start, unit = next((c, u) for c, u in _STARTS.items() if c in table.columns)
+    timed = table.with_columns(
+        name=pl.col(name).cast(pl.String), start_ns=_nanoseconds(start, unit)
+    ).with_columns(end_ns=_end(table))
+    if timed["start_ns"].null_count() == len(timed) > 0:
+        raise InputError(
+            f"{path} holds {len(timed):,} operations without times, as `steptally rehearse --save` "
+            f"writes their order: name a recording to account for time."
+        )
+    usable = (timed["end_ns"] >= timed["start_ns"]).fill_null(False)
+    return timed.filter(usable), int((~usable).sum())
 
 
 def _events(timed: pl.DataFrame, rank: int | None, rules: Rules) -> pl.DataFrame:

@@ -1,0 +1,68 @@
+"""The step without stragglers: every operation takes what operations of its kind take.
+
+As in what-if analysis (Lin et al. 2025, arXiv:2505.05713, section 3.2): own work takes the mean of
+its kind over all ranks and steps, so that the work as a whole stays the same; a transfer takes the
+median of its kind, which congestion and lost links do not move. Launch delays, which the paper
+leaves out, take the median.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from steptally.measure.stragglers.program import Integers
+from steptally.measure.stragglers.replay import Booleans, Durations, ReplayGraph
+
+
+def ideal(graph: ReplayGraph, durations: Durations) -> Durations:
+    """Every operation's duration and delay with that of its kind, over all ranks and steps.
+
+    Own work is of one kind with what carries its name; so are transfers.
+    """
+    kind, work, delay = _of_kinds(graph, durations)
+    table = pl.DataFrame({"kind": kind, "work": work, "delay": delay, "member": graph.member})
+    fair = table.select(
+        work=pl.when("member")
+        .then(pl.col("work").median().over("kind"))
+        .otherwise(pl.col("work").mean().over("kind"))
+        .round()
+        .cast(pl.Int64),
+        delay=pl.col("delay").median().over("kind").round().cast(pl.Int64),
+    )
+    return Durations(work=fair["work"].to_numpy(), delay=fair["delay"].to_numpy())
+
+
+def mended(durations: Durations, fair: Durations, rows: Booleans) -> Durations:
+    """The recorded durations, those of `rows` replaced by what is fair."""
+    return Durations(
+        work=np.where(rows, fair.work, durations.work),
+        delay=np.where(rows, fair.delay, durations.delay),
+    )
+
+
+def share_recovered(step_ns: Integers, mended_ns: Integers, ideal_ns: Integers) -> float | None:
+    """The part of the lost time that mending brings back: (T − T_mended) / (T − T_ideal).
+
+    Means over the steps, as M_W and M_S of arXiv:2505.05713, equation 5. None where nothing is
+    lost, so that a part of it has no meaning.
+
+    >>> share_recovered(np.array([10, 12]), np.array([9, 9]), np.array([8, 8]))
+    0.6666666666666666
+    """
+    lost = float(np.mean(step_ns) - np.mean(ideal_ns))
+    return float(np.mean(step_ns) - np.mean(mended_ns)) / lost if lost > 0 else None
+
+
+def slowdown(step_ns: Integers, ideal_ns: Integers) -> float:
+    """S = T / T_ideal over the means of the steps (equation 1)."""
+    return float(np.mean(step_ns) / np.mean(ideal_ns))
+
+
+def _of_kinds(graph: ReplayGraph, durations: Durations) -> tuple[pl.Series, Integers, Integers]:
+    return graph.program.operations["operation"], durations.work, durations.delay
+
+
+__all__ = ["ideal", "mended", "replace", "share_recovered", "slowdown"]

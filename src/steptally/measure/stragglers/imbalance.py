@@ -1,0 +1,139 @@
+"""Work that is dealt unevenly: over pipeline stages, or over micro-batches by what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from steptally.measure.stragglers.causes import Cause
+from steptally.measure.stragglers.own_time import LEAST_EFFECT, effect, own_times
+from steptally.measure.stragglers.places import place_of
+from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers, Program
+from steptally.measure.stragglers.replay import Durations
+
+# Of the variation of a pass, the part that the other passes of its micro-batch must share.
+LEAST_CORRELATION = 0.5
+LEAST_MICROBATCHES = 10
+
+
+def stage_causes(program: Program, durations: Durations, fair: Durations) -> Iterator[Cause]:
+    """Pipeline stages whose passes take longer than the other stages'."""
+    own = own_times(program, durations.delay)
+    stages = np.unique(own.stage)
+    if stages.size < 2:
+        return
+    times = np.array([np.nanmedian(own.whole[own.stage == stage], axis=0) for stage in stages])
+    others = np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
+    slow = effect(times / others)
+    for index in np.flatnonzero(slow.found):
+        stage = int(stages[index])
+        ranks = [r for r, s in zip(own.ranks, own.stage, strict=True) if s == stage]
+        place = place_of(ranks, program.workers)
+        words = [
+            f"the own work of stage {stage} takes {slow.factor[index]:.2f} times that of the "
+            f"{len(times) - 1} other stages"
+        ]
+        if len(ranks) == 1:
+            words.append(
+                "one rank alone is recorded of this stage: a slow worker would look the same"
+            )
+        yield Cause(
+            verdict="stage-imbalance",
+            place=place,
+            rows=program.operations["rank"].is_in(ranks).to_numpy(),
+            fair=fair,
+            factor=float(slow.factor[index]),
+            least=float(slow.least[index]),
+            evidence=tuple(words),
+        )
+
+
+def sequence_causes(program: Program, durations: Durations) -> Iterator[Cause]:
+    """Micro-batches of unequal work: what is long in one pass of one is long in all its others.
+
+    Noise, a slow rank or a pause strikes one stage or one pass; a long sequence goes with its
+    micro-batch through every stage, forward and backward. So the covariance between the passes of
+    a micro-batch is what its content makes, and the rest of the variance is not.
+    """
+    passes = _passes(program, durations)
+    shared = _shared_variance(passes)
+    if shared is None:
+        return
+    deviation, correlation, count = shared
+    if deviation < LEAST_EFFECT or correlation < LEAST_CORRELATION or count < LEAST_MICROBATCHES:
+        return
+    rows = np.zeros(len(program.operations), dtype=bool)
+    rows[passes["row"].to_numpy()] = True
+    yield Cause(
+        verdict="sequence-imbalance",
+        place=place_of(program.workers, program.workers),
+        rows=rows,
+        fair=Durations(work=_mean_of_kind(program, durations), delay=durations.delay),
+        factor=float(np.exp(deviation)),
+        least=float(np.exp(LEAST_EFFECT)),
+        evidence=(
+            f"micro-batches differ by ±{np.expm1(deviation):.0%} (standard deviation over "
+            f"{count:,} of them), and {correlation:.0%} of a pass's variance is shared by all passes of "
+            "its micro-batch, over stages and directions",
+        ),
+    )
+
+
+def _passes(program: Program, durations: Durations) -> pl.DataFrame:
+    """Forward and backward passes with `cell`, their micro-batch, and `deviation`, the logarithm
+    of their time over the mean of their rank's."""
+    table = program.operations.with_row_index("row").with_columns(
+        work=pl.Series(durations.work), replica=_replicas(program)
+    )
+    passes = table.filter(
+        pl.col("instance").is_null()
+        & (pl.col("lane") == "main")
+        & pl.col("phase").is_in([FORWARD, BACKWARD])
+        & (pl.col("work") > 0)
+    )
+    batch = pl.coalesce("microbatch", "position")
+    mean = pl.col("work").mean().over("rank", "operation", "chunk")
+    return passes.with_columns(
+        cell=pl.struct("replica", "step", batch).rank("dense"),
+        deviation=(pl.col("work") / mean).log(),
+    )
+
+
+def _replicas(program: Program) -> pl.Series:
+    """By operation: the replica of its rank, all coordinates but the stage."""
+    names = {
+        rank: str(sorted((axis, at) for axis, at in worker.coordinates.items() if axis != "pp"))
+        for rank, worker in program.workers.items()
+    }
+    ranks = program.operations["rank"]
+    if all(name == "[]" for name in names.values()):
+        return ranks.cast(pl.String).alias("replica")
+    return ranks.replace_strict(names, return_dtype=pl.String).alias("replica")
+
+
+def _shared_variance(passes: pl.DataFrame) -> tuple[float, float, int] | None:
+    """The standard deviation that the passes of a micro-batch share, its part of all variance,
+    and the number of micro-batches; None where none has several passes."""
+    cells = passes.group_by("cell").agg(
+        count=pl.len(), total=pl.col("deviation").sum(), squares=pl.col("deviation").pow(2).sum()
+    )
+    several = cells.filter(pl.col("count") > 1)
+    if several.is_empty():
+        return None
+    pairs = (several["count"] * (several["count"] - 1)).sum()
+    covariance = float((several["total"].pow(2) - several["squares"]).sum() / pairs)
+    variance = float(several["squares"].sum() / several["count"].sum())
+    if covariance <= 0 or variance <= 0:
+        return None
+    return float(np.sqrt(covariance)), covariance / variance, len(several)
+
+
+def _mean_of_kind(program: Program, durations: Durations) -> Integers:
+    """Each operation's work as the mean of its kind on its own rank: ranks stay as they are."""
+    table = program.operations.select("rank", "operation", "chunk").with_columns(
+        work=pl.Series(durations.work)
+    )
+    mean = pl.col("work").mean().over("rank", "operation", "chunk").round().cast(pl.Int64)
+    return np.asarray(table.select(mean)["work"].to_numpy())

@@ -1,0 +1,161 @@
+"""Each rank's own time against its peers': what it makes late itself, not what it waits for.
+
+Peers do the same work: ranks of one pipeline stage (all ranks where stages are not known). What is
+compared is own work alone, in which a rank waits for nobody: inherited lateness is not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from steptally.measure.stragglers.program import Program
+
+Floats = npt.NDArray[np.float64]
+
+# One false alarm in a hundred recordings, over all ranks that are looked at.
+FALSE_ALARMS = 0.01
+# Below this, a difference is not worth a verdict however sure it is.
+LEAST_EFFECT = 0.03
+_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+_MEDIAN_TO_MEAN_ERROR = 1.2533  # the standard error of a median over that of a mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTimes:
+    """Own time by rank (rows) and step (columns), in ns; nan where a rank lacks a step.
+
+    `whole` = `busy` + `first_idle` + `idle`: computing, standing still before the step's first
+    computing, and standing still later. `expert` is the part of `whole` that experts take. `stage`
+    is each rank's pipeline stage, 0 where none is known.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    stage: npt.NDArray[np.int64]
+    whole: Floats
+    busy: Floats
+    first_idle: Floats
+    idle: Floats
+    expert: Floats
+
+    def peers(self, of: Floats) -> Floats:
+        """By rank and step: the median of `of` over the rank's peers, without itself.
+
+        Nan where it has none.
+        """
+        found = np.full_like(of, np.nan)
+        for stage in np.unique(self.stage):
+            members = np.flatnonzero(self.stage == stage)
+            if members.size > 1:
+                found[members] = _medians_of_others(of[members])
+        return found
+
+
+def own_times(program: Program, delay: npt.NDArray[np.int64] | None = None) -> OwnTimes:
+    """The own time of every rank and step; `delay` (by operation) counts as standing still."""
+    table = program.operations.with_columns(
+        late=pl.Series(np.zeros(len(program.operations), np.int64) if delay is None else delay)
+    )
+    table = table.filter(pl.col("instance").is_null() & (pl.col("lane") == "main"))
+    length = pl.col("end_ns") - pl.col("start_ns")
+    table = table.with_columns(busy=pl.coalesce("busy_ns", length), length=length + pl.col("late"))
+    still = pl.col("length") - pl.col("busy")
+    first = pl.col("part") == "data"
+    sums = table.group_by("rank", "step").agg(
+        whole=pl.col("length").sum(),
+        busy=pl.col("busy").sum(),
+        first_idle=still.filter(first).sum(),
+        idle=still.filter(~first).sum(),
+        expert=pl.col("length").filter(pl.col("part") == "expert").sum(),
+    )
+    ranks, steps = sorted(program.workers), program.steps
+    row = np.searchsorted(ranks, sums["rank"].to_numpy())
+    column = np.searchsorted(steps, sums["step"].to_numpy())
+
+    def spread(name: str) -> Floats:
+        values = np.full((len(ranks), len(steps)), np.nan)
+        values[row, column] = sums[name].to_numpy()
+        return values
+
+    stage = [program.workers[rank].coordinates.get("pp", 0) for rank in ranks]
+    return OwnTimes(
+        ranks=tuple(ranks),
+        steps=tuple(steps),
+        stage=np.array(stage, dtype=np.int64),
+        whole=spread("whole"),
+        busy=spread("busy"),
+        first_idle=spread("first_idle"),
+        idle=spread("idle"),
+        expert=spread("expert"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """How much slower each of some things is than its peers, over the steps.
+
+    `factor` is the median over the steps of own / peers, `least` the least factor that the noise
+    of this recording lets tell, for each.
+    """
+
+    factor: Floats
+    least: Floats
+
+    @property
+    def found(self) -> npt.NDArray[np.bool_]:
+        """Where the factor exceeds what noise makes."""
+        return np.nan_to_num(self.factor, nan=0.0) > self.least
+
+
+def effect(ratio: Floats) -> Effect:
+    """The effect in ratios own / peers by thing (rows) and step (columns).
+
+    The noise of a thing is the spread of its ratios over the steps; with few steps, all things'
+    together. The median of n steps has the standard error 1.2533 σ/√n, and the least factor is
+    that many errors over 1 at which one of all things exceeds it by chance once in a hundred times.
+    """
+    logs = np.log(ratio)
+    middle = _nanmedian(logs)
+    count = np.maximum(np.sum(~np.isnan(logs), axis=1), 1)
+    spread = _MAD_TO_SIGMA * _nanmedian(np.abs(logs - middle[:, None]))
+    pooled = float(np.nanmedian(spread)) if np.any(~np.isnan(spread)) else 0.0
+    sigma = np.where(np.isnan(spread), pooled, np.maximum(spread, pooled))
+    quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(ratio), 2))
+    error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(count)
+    return Effect(factor=np.exp(middle), least=np.exp(np.maximum(quantile * error, LEAST_EFFECT)))
+
+
+def _few(count: npt.NDArray[np.int64]) -> Floats:
+    """What to widen an error by that rests on few values: Student's t over the normal quantile.
+
+    The usual approximation 1 + (z² + 1) / (4 ν) at z = 3 (Abramowitz and Stegun 26.7.5, first
+    term), with ν = n − 1.
+    """
+    return 1 + 10 / (4 * np.maximum(count - 1, 1))
+
+
+def _medians_of_others(values: Floats) -> Floats:
+    """By row: the median of the other rows. O(n log n) in the number of rows."""
+    count = len(values)
+    order = np.argsort(values, axis=0, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(count)[:, None], axis=0)
+    # Of n − 1 others sorted, the middle ones are at these places once this row is taken out.
+    low, high = (count - 2) // 2, (count - 1) // 2
+    skip_low, skip_high = place <= low, place <= high
+    at = np.take_along_axis
+    return (at(ordered, low + skip_low, 0) + at(ordered, high + skip_high, 0)) / 2
+
+
+def _nanmedian(values: Floats) -> Floats:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a row of nothing is nan, and meant so
+        return np.nanmedian(values, axis=1)

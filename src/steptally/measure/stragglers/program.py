@@ -1,0 +1,80 @@
+"""What the ranks did as one program: operations, who waits for whom, and in which order.
+
+Every source (op tables, traces) is brought into this shape; replay and verdicts know no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Integers = npt.NDArray[np.int64]
+
+# One row per operation of a rank in a step, times on the common clock.
+# `operation` is its kind (forward-compute, all-reduce dp …): operations of one kind do the same
+# work on ranks that are peers. `lane` runs its operations one after the other. `instance` numbers
+# the collective or message that it is a member of; null for the rank's own work. `position` counts
+# the operations of one kind within the rank's step, `microbatch` and `chunk` (of a virtual
+# pipeline) are null where they are not known. `part` says what else is known of own work: it is
+# before the step's first computing (`data`), or that of experts (`expert`). `busy_ns` is the time
+# in which it computed, null where that is all of it.
+OPERATIONS: Mapping[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "step": pl.Int64(),
+    "lane": pl.String(),
+    "operation": pl.String(),
+    "phase": pl.String(),
+    "part": pl.String(),
+    "position": pl.Int32(),
+    "microbatch": pl.Int32(),
+    "chunk": pl.Int32(),
+    "instance": pl.Int64(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "busy_ns": pl.Int64(),
+}
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One rank: its places on the parallel axes, as far as they are known, and where it runs."""
+
+    rank: int
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    host: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The operations of some steps, and their order.
+
+    `before[i]` must have ended when `after[i]` starts (rows of `operations`, of one rank). All
+    members of an instance must have started when one of them can end. `fused` pairs rows of one
+    rank that were issued together and end together, as in a batch of messages (left, right): each
+    waits for the other's instance too.
+    """
+
+    operations: pl.DataFrame
+    before: Integers
+    after: Integers
+    workers: Mapping[int, Worker]
+    fused: tuple[Integers, Integers] = field(
+        default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64))
+    )
+    notes: Sequence[str] = ()
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps, ascending."""
+        return list(self.operations["step"].unique().sort())
+
+    def with_notes(self, *notes: str) -> Program:
+        """The same program with more to say of it."""
+        return replace(self, notes=(*self.notes, *notes))
