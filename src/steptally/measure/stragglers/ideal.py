@@ -8,8 +8,6 @@ leaves out, take the median.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 
@@ -22,8 +20,14 @@ def ideal(graph: ReplayGraph, durations: Durations) -> Durations:
 
     Own work is of one kind with what carries its name; so are transfers.
     """
-    kind, work, delay = _of_kinds(graph, durations)
-    table = pl.DataFrame({"kind": kind, "work": work, "delay": delay, "member": graph.member})
+    table = pl.DataFrame(
+        {
+            "kind": graph.program.operations["operation"],
+            "work": durations.work,
+            "delay": durations.delay,
+            "member": graph.member,
+        }
+    )
     fair = table.select(
         work=pl.when("member")
         .then(pl.col("work").median().over("kind"))
@@ -61,8 +65,24 @@ def slowdown(step_ns: Integers, ideal_ns: Integers) -> float:
     return float(np.mean(step_ns) / np.mean(ideal_ns))
 
 
-def _of_kinds(graph: ReplayGraph, durations: Durations) -> tuple[pl.Series, Integers, Integers]:
-    return graph.program.operations["operation"], durations.work, durations.delay
+def levelled(graph: ReplayGraph, durations: Durations, fair: Durations, rows: Booleans) -> Integers:
+    """The work of each operation, that of `rows` scaled so that each kind's mean is the fair one.
 
-
-__all__ = ["ideal", "mended", "replace", "share_recovered", "slowdown"]
+    So what differs from one micro-batch or step to the next stays: only the level is mended.
+    Transfers, which have no level of their own, are replaced.
+    """
+    table = pl.DataFrame(
+        {
+            "kind": graph.program.operations["operation"],
+            "work": durations.work,
+            "fair": fair.work,
+            "row": np.arange(len(rows)),
+        }
+    ).filter(pl.Series(rows & ~graph.member))
+    scaled = table.with_columns(
+        work=pl.col("work") * (pl.col("fair").mean() / pl.col("work").mean()).over("kind")
+    )
+    work = fair.work.copy()
+    usable = scaled.filter(pl.col("work").is_finite())
+    work[usable["row"].to_numpy()] = usable["work"].round().cast(pl.Int64).to_numpy()
+    return work

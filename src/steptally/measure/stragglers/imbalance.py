@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
-from steptally.measure.stragglers.causes import Cause
-from steptally.measure.stragglers.own_time import LEAST_EFFECT, effect, own_times
+from steptally.measure.stragglers.causes import Cause, Situation
+from steptally.measure.stragglers.ideal import levelled
+from steptally.measure.stragglers.own_time import (
+    LEAST_EFFECT,
+    Floats,
+    OwnTimes,
+    effect,
+    nanmedian,
+    ratio,
+)
 from steptally.measure.stragglers.places import place_of
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers, Program
 from steptally.measure.stragglers.replay import Durations
@@ -18,45 +27,52 @@ LEAST_CORRELATION = 0.5
 LEAST_MICROBATCHES = 10
 
 
-def stage_causes(program: Program, durations: Durations, fair: Durations) -> Iterator[Cause]:
-    """Pipeline stages whose passes take longer than the other stages'."""
-    own = own_times(program, durations.delay)
+def stage_causes(situation: Situation) -> Iterator[Cause]:
+    """Pipeline stages whose own work takes longer than the other stages'."""
+    own = situation.own
     stages = np.unique(own.stage)
     if stages.size < 2:
         return
-    times = np.array([np.nanmedian(own.whole[own.stage == stage], axis=0) for stage in stages])
-    others = np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
-    slow = effect(times / others)
+    slow = effect(_against_others(own), noisy=_against_others(situation.as_recorded.own))
     for index in np.flatnonzero(slow.found):
         stage = int(stages[index])
         ranks = [r for r, s in zip(own.ranks, own.stage, strict=True) if s == stage]
-        place = place_of(ranks, program.workers)
-        words = [
-            f"the own work of stage {stage} takes {slow.factor[index]:.2f} times that of the "
-            f"{len(times) - 1} other stages"
-        ]
-        if len(ranks) == 1:
-            words.append(
-                "one rank alone is recorded of this stage: a slow worker would look the same"
-            )
+        rows, factor = situation.rows_of(ranks), float(slow.factor[index])
+        work = levelled(situation.graph, situation.durations, situation.fair, rows)
+        alone = "one rank alone is recorded of it: a slow worker would look the same"
         yield Cause(
             verdict="stage-imbalance",
-            place=place,
-            rows=program.operations["rank"].is_in(ranks).to_numpy(),
-            fair=fair,
-            factor=float(slow.factor[index]),
+            place=place_of(ranks, situation.program.workers),
+            rows=rows,
+            fair=replace(situation.fair, work=work),
+            factor=factor,
             least=float(slow.least[index]),
-            evidence=tuple(words),
+            evidence=(
+                (
+                    f"the own work of stage {stage} takes {factor:.2f} times the mean of "
+                    f"the other stages' ({len(stages) - 1})"
+                ),
+                *([alone] if len(ranks) == 1 else []),
+            ),
         )
 
 
-def sequence_causes(program: Program, durations: Durations) -> Iterator[Cause]:
+def _against_others(own: OwnTimes) -> Floats:
+    """Each stage's own time (rows) in each step over the mean of the other stages'."""
+    stages = np.unique(own.stage)
+    times = np.array([nanmedian(own.whole[own.stage == stage].T) for stage in stages])
+    others = np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
+    return ratio(times, others)
+
+
+def sequence_causes(situation: Situation) -> Iterator[Cause]:
     """Micro-batches of unequal work: what is long in one pass of one is long in all its others.
 
     Noise, a slow rank or a pause strikes one stage or one pass; a long sequence goes with its
     micro-batch through every stage, forward and backward. So the covariance between the passes of
     a micro-batch is what its content makes, and the rest of the variance is not.
     """
+    program, durations = situation.program, situation.durations
     passes = _passes(program, durations)
     shared = _shared_variance(passes)
     if shared is None:
@@ -74,9 +90,14 @@ def sequence_causes(program: Program, durations: Durations) -> Iterator[Cause]:
         factor=float(np.exp(deviation)),
         least=float(np.exp(LEAST_EFFECT)),
         evidence=(
-            f"micro-batches differ by ±{np.expm1(deviation):.0%} (standard deviation over "
-            f"{count:,} of them), and {correlation:.0%} of a pass's variance is shared by all passes of "
-            "its micro-batch, over stages and directions",
+            (
+                f"micro-batches differ by ±{np.expm1(deviation):.0%} (standard deviation over "
+                f"{count:,} of them)"
+            ),
+            (
+                f"{correlation:.0%} of a pass's variance is shared by all passes of its "
+                "micro-batch, over stages and directions: it lies in the data"
+            ),
         ),
     )
 
@@ -122,9 +143,9 @@ def _shared_variance(passes: pl.DataFrame) -> tuple[float, float, int] | None:
     several = cells.filter(pl.col("count") > 1)
     if several.is_empty():
         return None
-    pairs = (several["count"] * (several["count"] - 1)).sum()
-    covariance = float((several["total"].pow(2) - several["squares"]).sum() / pairs)
-    variance = float(several["squares"].sum() / several["count"].sum())
+    count, total, squares = (several[n].to_numpy() for n in ("count", "total", "squares"))
+    covariance = float(np.sum(total**2 - squares) / np.sum(count * (count - 1.0)))
+    variance = float(np.sum(squares) / np.sum(count))
     if covariance <= 0 or variance <= 0:
         return None
     return float(np.sqrt(covariance)), covariance / variance, len(several)

@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 
-from steptally.measure.stragglers.causes import Cause
-from steptally.measure.stragglers.own_time import effect
+from steptally.measure.stragglers.causes import Cause, Situation
+from steptally.measure.stragglers.own_time import Floats, effect, nanmedian, ratio
 from steptally.measure.stragglers.places import place_of
 from steptally.measure.stragglers.program import Program
-from steptally.measure.stragglers.replay import Durations
+from steptally.measure.stragglers.replay import Booleans, Durations
 
 
-def link_causes(program: Program, durations: Durations) -> Iterator[Cause]:
-    """Groups that move the same data as others and take longer, after all have entered.
+def link_causes(situation: Situation) -> Iterator[Cause]:
+    """Groups that move data as others do and take longer, counted from when all have entered.
 
     Groups are alike where their collectives have the same name and number of members.
     """
-    transfers = _transfers(program, durations)
+    transfers = _transfers(situation.program, situation.durations)
     for (operation, size), alike in transfers.group_by("operation", "size", maintain_order=True):
         groups = alike["members"].unique().sort()
         if len(groups) < 2:
             continue
-        steps = alike["step"].unique().sort()
-        times = np.full((len(groups), len(steps)), np.nan)
-        row = np.searchsorted(groups.to_numpy(), alike["members"].to_numpy())
-        column = np.searchsorted(steps.to_numpy(), alike["step"].to_numpy())
-        times[row, column] = np.maximum(alike["transfer"].to_numpy(), 1)
-        usual = _of_others(times)
-        slow = effect(times / usual)
+        times = _by_group_and_step(alike)
+        slow = effect(ratio(times, _of_others(times)))
         for index in np.flatnonzero(slow.found):
             ranks = [int(rank) for rank in groups[int(index)].split(",")]
-            rows = _rows(program, str(operation), ranks)
+            factor = float(slow.factor[index])
             yield Cause(
                 verdict="slow-link",
-                place=place_of(ranks, program.workers),
-                rows=rows,
-                fair=_scaled(durations, float(slow.factor[index])),
-                factor=float(slow.factor[index]),
+                place=place_of(ranks, situation.program.workers),
+                rows=_rows(situation.program, str(operation), ranks),
+                fair=_scaled(situation.durations, factor),
+                factor=factor,
                 least=float(slow.least[index]),
                 evidence=(
-                    f"{operation} among ranks {', '.join(map(str, ranks[:8]))}"
-                    f"{', …' if len(ranks) > 8 else ''} takes {slow.factor[index]:.2f} times as long "
-                    f"as among the {len(groups) - 1} other groups of {size}, counted from when the last "
-                    "member entered",
+                    (
+                        f"{operation} among ranks {_shown(ranks)} takes {factor:.2f} times as long "
+                        f"as among {len(groups) - 1} other groups of {size}, counted from when the "
+                        "last member entered"
+                    ),
                 ),
             )
+
+
+def _by_group_and_step(alike: pl.DataFrame) -> Floats:
+    """The transfer times of groups (rows, sorted) and steps (columns), in ns, at least 1."""
+    groups, steps = alike["members"].unique().sort(), alike["step"].unique().sort()
+    times = np.full((len(groups), len(steps)), np.nan)
+    row = np.searchsorted(groups.to_numpy(), alike["members"].to_numpy())
+    column = np.searchsorted(steps.to_numpy(), alike["step"].to_numpy())
+    times[row, column] = np.maximum(alike["transfer"].to_numpy(), 1)
+    return times
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
 def _transfers(program: Program, durations: Durations) -> pl.DataFrame:
@@ -69,18 +79,13 @@ def _transfers(program: Program, durations: Durations) -> pl.DataFrame:
     return several.group_by(keys).agg(pl.col("transfer").sum()).sort(keys)
 
 
-def _of_others(times: np.ndarray) -> np.ndarray:
-    """By group and step: the median of the other groups."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a step without others is nan
-        return np.array(
-            [np.nanmedian(np.delete(times, i, axis=0), axis=0) for i in range(len(times))]
-        )
+def _of_others(times: Floats) -> Floats:
+    """By group and step: the median of the other groups; nan where there are none."""
+    others = [np.delete(times, index, axis=0) for index in range(len(times))]
+    return np.array([nanmedian(other.T) for other in others])
 
 
-def _rows(program: Program, operation: str, ranks: list[int]) -> np.ndarray:
+def _rows(program: Program, operation: str, ranks: list[int]) -> Booleans:
     """The members of the instances of one kind whose members are exactly `ranks`."""
     table = program.operations.with_row_index("row").filter(pl.col("instance").is_not_null())
     own = table.group_by("instance").agg(

@@ -44,7 +44,7 @@ def is_pipeline_table(table: pl.DataFrame) -> bool:
 
 
 def program_of_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Program:
-    """One program of one job's op tables. Raises `InputError` where columns or ranks are missing."""
+    """One program of one job's op tables. Raises `InputError` where columns are missing."""
     timed, lost = [], 0
     for path, table in tables:
         usable, gone = timed_operations(path, table)
@@ -69,8 +69,8 @@ def _placed(path: Path, table: pl.DataFrame) -> pl.DataFrame:
     missing = [name for name in ("dp_rank", "stage", "optype") if name not in table.columns]
     if missing:
         raise InputError(
-            f"{path} has no column {' and '.join(missing)}: an op table of a pipeline needs dp_rank, "
-            "stage, step, optype and times, one row per operation."
+            f"{path} has no column {' and '.join(missing)}: an op table of a pipeline needs "
+            "dp_rank, stage, step, optype and times, one row per operation."
         )
     if "step" not in table.columns:
         table = table.with_columns(step=pl.lit(0))

@@ -6,6 +6,7 @@ compared is own work alone, in which a rank waits for nobody: inherited lateness
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from steptally.measure.stragglers.program import Program
+from steptally.measure.stragglers.replay import Durations
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 FALSE_ALARMS = 0.01
 # Below this, a difference is not worth a verdict however sure it is.
 LEAST_EFFECT = 0.03
-_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _MEDIAN_TO_MEAN_ERROR = 1.2533  # the standard error of a median over that of a mean
 
 
@@ -56,16 +58,26 @@ class OwnTimes:
         return found
 
 
-def own_times(program: Program, delay: npt.NDArray[np.int64] | None = None) -> OwnTimes:
-    """The own time of every rank and step; `delay` (by operation) counts as standing still."""
+def own_times(program: Program, durations: Durations, phase: str | None = None) -> OwnTimes:
+    """The own time of every rank and step, of one `phase` only where given.
+
+    Launch delays count as standing still.
+    """
     table = program.operations.with_columns(
-        late=pl.Series(np.zeros(len(program.operations), np.int64) if delay is None else delay)
+        work=pl.Series(durations.work), late=pl.Series(durations.delay)
     )
     table = table.filter(pl.col("instance").is_null() & (pl.col("lane") == "main"))
-    length = pl.col("end_ns") - pl.col("start_ns")
-    table = table.with_columns(busy=pl.coalesce("busy_ns", length), length=length + pl.col("late"))
+    if phase is not None:
+        table = table.filter(pl.col("phase") == phase)
+    # What is mended takes another time than was recorded: it computes in the same part of it.
+    busy_share = pl.col("busy_ns") / (pl.col("end_ns") - pl.col("start_ns"))
+    table = table.with_columns(
+        busy=pl.col("work") * busy_share.fill_null(1.0).fill_nan(1.0),
+        length=pl.col("work") + pl.col("late"),
+        opens=pl.int_range(pl.len()).over("rank", "step") == 0,
+    )
     still = pl.col("length") - pl.col("busy")
-    first = pl.col("part") == "data"
+    first = (pl.col("part") == "data") | pl.col("opens")
     sums = table.group_by("rank", "step").agg(
         whole=pl.col("length").sum(),
         busy=pl.col("busy").sum(),
@@ -112,22 +124,31 @@ class Effect:
         return np.nan_to_num(self.factor, nan=0.0) > self.least
 
 
-def effect(ratio: Floats) -> Effect:
+def ratio(own: Floats, peers: Floats) -> Floats:
+    """own / peers, nan where either is not known or nothing."""
+    told = (own > 0) & (peers > 0)
+    return np.divide(own, peers, out=np.full_like(own, np.nan), where=told)
+
+
+def effect(ratios: Floats, noisy: Floats | None = None) -> Effect:
     """The effect in ratios own / peers by thing (rows) and step (columns).
+
+    The noise is that of `noisy`, the same ratios as they were recorded, where something is mended.
 
     The noise of a thing is the spread of its ratios over the steps; with few steps, all things'
     together. The median of n steps has the standard error 1.2533 σ/√n, and the least factor is
     that many errors over 1 at which one of all things exceeds it by chance once in a hundred times.
     """
-    logs = np.log(ratio)
-    middle = _nanmedian(logs)
+    factor = np.exp(nanmedian(np.log(ratios)))
+    logs = np.log(ratios if noisy is None else noisy)
+    middle = nanmedian(logs)
     count = np.maximum(np.sum(~np.isnan(logs), axis=1), 1)
-    spread = _MAD_TO_SIGMA * _nanmedian(np.abs(logs - middle[:, None]))
+    spread = MAD_TO_SIGMA * nanmedian(np.abs(logs - middle[:, None]))
     pooled = float(np.nanmedian(spread)) if np.any(~np.isnan(spread)) else 0.0
     sigma = np.where(np.isnan(spread), pooled, np.maximum(spread, pooled))
-    quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(ratio), 2))
+    quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(ratios), 2))
     error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(count)
-    return Effect(factor=np.exp(middle), least=np.exp(np.maximum(quantile * error, LEAST_EFFECT)))
+    return Effect(factor=factor, least=np.exp(np.maximum(quantile * error, LEAST_EFFECT)))
 
 
 def _few(count: npt.NDArray[np.int64]) -> Floats:
@@ -153,9 +174,8 @@ def _medians_of_others(values: Floats) -> Floats:
     return (at(ordered, low + skip_low, 0) + at(ordered, high + skip_high, 0)) / 2
 
 
-def _nanmedian(values: Floats) -> Floats:
-    import warnings
-
+def nanmedian(values: Floats) -> Floats:
+    """The median of each row without its nans; nan for a row of nothing else."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a row of nothing is nan, and meant so
-        return np.nanmedian(values, axis=1)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=1))

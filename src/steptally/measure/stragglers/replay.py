@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from steptally.errors import InputError
 from steptally.measure.stragglers.program import Integers, Program
@@ -107,9 +108,10 @@ def replay_graph(program: Program) -> ReplayGraph:
     order, levels = _levels(source, target, count)
     if order.size < count:
         raise InputError(
-            f"{count - order.size:,} of {count:,} operations wait for each other in a circle, as no "
-            "program does: clocks of ranks differ by more than an operation takes, or collectives "
-            "are paired wrongly. Record on one clock, or give the process groups with --job."
+            f"{count - order.size:,} of {count:,} operations wait for each other in a circle, as "
+            "no program does: clocks of ranks differ by more than an operation takes, or "
+            "collectives are paired wrongly. Record on one clock, or name the process groups "
+            "with --job."
         )
     place = np.empty(count, dtype=np.int64)
     place[order] = np.arange(count)
@@ -145,8 +147,6 @@ def recorded(graph: ReplayGraph) -> Durations:
 
 def measured_step_times(program: Program) -> Integers:
     """Each step's time as recorded, in ns: first start to last end of any rank."""
-    import polars as pl
-
     spans = program.operations.group_by("step").agg(
         length=pl.col("end_ns").max() - pl.col("start_ns").min()
     )

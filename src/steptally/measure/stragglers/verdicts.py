@@ -7,23 +7,24 @@ never named, and two causes at once are told apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptally.measure.stragglers.causes import Cause, pause_causes, worker_causes
+from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.excess import excess_delays
 from steptally.measure.stragglers.ideal import ideal, mended, slowdown
 from steptally.measure.stragglers.imbalance import sequence_causes, stage_causes
 from steptally.measure.stragglers.links import link_causes
+from steptally.measure.stragglers.pauses import pause_causes
 from steptally.measure.stragglers.program import Integers, Program
 from steptally.measure.stragglers.replay import (
     Durations,
-    ReplayGraph,
     measured_step_times,
     recorded,
     replay_graph,
 )
+from steptally.measure.stragglers.workers import rank_effect, worker_causes
 from steptally.tally.straggler_rows import ReplayRow, VerdictRow
 
 # A verdict must bring back this part of the step: as much as the replay may be off.
@@ -35,86 +36,88 @@ MOST_REPLAYED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A recording's verdicts and what they rest on. Times in ns, by step."""
+    """A recording's verdicts and what they rest on.
+
+    `slowdown` is S = T / T_ideal, `replay_error` that of the replay from durations alone, and
+    `detectable` the least factor by which a rank must be slower than its peers to be told.
+    """
 
     verdicts: tuple[VerdictRow, ...]
     slowdown: float
     replay: tuple[ReplayRow, ...]
     replay_error: float
     detectable: float
-    graph: ReplayGraph
-    durations: Durations
-    fair: Durations
+    situation: Situation
 
 
 def judge(program: Program) -> Judgement:
     """Replay a program, and name what made it late. Raises `InputError` where it has no order."""
     graph = replay_graph(program)
     whole = recorded(graph)
-    undelayed = graph.step_times(whole.without_delays())
     durations = Durations(work=whole.work, delay=excess_delays(graph, whole))
-    fair = ideal(graph, durations)
-    step_ns, ideal_ns = graph.step_times(durations), graph.step_times(fair)
-    measured = measured_step_times(program)
-    verdicts = _verdicts(program, graph, durations, fair, ideal_ns)
+    situation = Situation(graph=graph, durations=durations, fair=ideal(graph, durations))
+    rows = _replay_rows(situation, graph.step_times(whole.without_delays()))
     return Judgement(
-        verdicts=verdicts,
-        slowdown=slowdown(step_ns, ideal_ns),
-        replay=_replay_rows(program, measured, step_ns, undelayed, ideal_ns),
-        replay_error=float(np.mean(undelayed) / np.mean(measured) - 1),
-        detectable=_detectable(program, durations),
-        graph=graph,
-        durations=durations,
-        fair=fair,
+        verdicts=_verdicts(situation),
+        slowdown=slowdown(
+            np.array([row.replayed_ns for row in rows]), np.array([row.ideal_ns for row in rows])
+        ),
+        replay=rows,
+        replay_error=sum(row.undelayed_ns for row in rows) / sum(row.measured_ns for row in rows)
+        - 1,
+        detectable=float(np.median(rank_effect(situation).least)),
+        situation=situation,
     )
 
 
-def _verdicts(
-    program: Program, graph: ReplayGraph, durations: Durations, fair: Durations, ideal_ns: Integers
-) -> tuple[VerdictRow, ...]:
-    recorded_ns = graph.step_times(durations)
-    now, now_ns = durations, recorded_ns
+def _verdicts(situation: Situation) -> tuple[VerdictRow, ...]:
+    graph = situation.graph
+    step_ns, ideal_ns = graph.step_times(situation.durations), graph.step_times(situation.fair)
     found: list[VerdictRow] = []
+    now, now_ns = situation, step_ns
     while len(found) < MOST_VERDICTS:
-        best, best_ns, best_durations = None, now_ns, now
-        for cause in _causes(program, now, fair)[:MOST_REPLAYED]:
-            without = mended(now, cause.fair, cause.rows)
-            without_ns = graph.step_times(without)
-            if np.mean(without_ns) < np.mean(best_ns):
-                best, best_ns, best_durations = cause, without_ns, without
-        gain = np.mean(now_ns) - np.mean(best_ns)
-        if best is None or gain < LEAST_OF_STEP * np.mean(recorded_ns):
+        best, after, after_ns = _best(now, now_ns)
+        if best is None or np.mean(now_ns - after_ns) < LEAST_OF_STEP * np.mean(step_ns):
             break
-        found.append(_row(best, now_ns, best_ns, recorded_ns, ideal_ns))
-        now, now_ns = best_durations, best_ns
+        found.append(_row(best, now_ns - after_ns, step_ns - ideal_ns))
+        now, now_ns = after, after_ns
     return tuple(found)
 
 
-def _causes(program: Program, durations: Durations, fair: Durations) -> list[Cause]:
+def _best(now: Situation, now_ns: Integers) -> tuple[Cause | None, Situation, Integers]:
+    """The cause whose mending shortens the step most, and how it is then."""
+    best, after, after_ns = None, now, now_ns
+    for cause in _causes(now)[:MOST_REPLAYED]:
+        without = mended(now.durations, cause.fair, cause.rows)
+        without_ns = now.graph.step_times(without)
+        if np.mean(without_ns) < np.mean(after_ns):
+            best, after_ns = cause, without_ns
+            after = replace(now, durations=without, before=now.as_recorded)
+    return best, after, after_ns
+
+
+def _causes(situation: Situation) -> list[Cause]:
     """All suspicions, those of the largest factor first."""
     every = [
-        *worker_causes(program, durations, fair),
-        *stage_causes(program, durations, fair),
-        *sequence_causes(program, durations),
-        *pause_causes(program, durations),
-        *link_causes(program, durations),
+        *worker_causes(situation),
+        *stage_causes(situation),
+        *sequence_causes(situation),
+        *pause_causes(situation),
+        *link_causes(situation),
     ]
-    return sorted(every, key=lambda cause: -(cause.factor or 0.0))
+    return sorted(every, key=lambda cause: -cause.factor)
 
 
-def _row(
-    cause: Cause, before_ns: Integers, after_ns: Integers, recorded_ns: Integers, ideal_ns: Integers
-) -> VerdictRow:
-    lost = np.mean(recorded_ns) - np.mean(ideal_ns)
-    gain = np.mean(before_ns) - np.mean(after_ns)
+def _row(cause: Cause, gained_ns: Integers, lost_ns: Integers) -> VerdictRow:
+    lost, gained = float(np.mean(lost_ns)), float(np.mean(gained_ns))
     return VerdictRow(
         verdict=cause.verdict,
         coordinates=cause.place.coordinates,
         ranks=cause.place.ranks,
         host=cause.place.host,
         device=cause.place.device,
-        share_recovered=float(gain / lost) if lost > 0 else None,
-        recovered_ns=round(float(gain)),
+        share_recovered=gained / lost if lost > 0 else None,
+        recovered_ns=round(gained),
         factor=cause.factor,
         detectable=cause.least,
         phase=cause.phase,
@@ -122,31 +125,19 @@ def _row(
     )
 
 
-def _replay_rows(
-    program: Program,
-    measured: Integers,
-    replayed: Integers,
-    undelayed: Integers,
-    ideal_ns: Integers,
-) -> tuple[ReplayRow, ...]:
+def _replay_rows(situation: Situation, undelayed: Integers) -> tuple[ReplayRow, ...]:
+    graph = situation.graph
+    measured = measured_step_times(graph.program)
+    replayed, fair = graph.step_times(situation.durations), graph.step_times(situation.fair)
     return tuple(
         ReplayRow(
             step=step,
             measured_ns=int(measured[i]),
             replayed_ns=int(replayed[i]),
             undelayed_ns=int(undelayed[i]),
-            ideal_ns=int(ideal_ns[i]),
+            ideal_ns=int(fair[i]),
             error=float(undelayed[i] / measured[i] - 1) if measured[i] else 0.0,
-            slowdown=float(replayed[i] / ideal_ns[i]) if ideal_ns[i] else 1.0,
+            slowdown=float(replayed[i] / fair[i]) if fair[i] else 1.0,
         )
-        for i, step in enumerate(program.steps)
+        for i, step in enumerate(graph.program.steps)
     )
-
-
-def _detectable(program: Program, durations: Durations) -> float:
-    """The least factor by which a rank must be slower than its peers to be told from noise."""
-    from steptally.measure.stragglers.own_time import effect, own_times
-
-    own = own_times(program, durations.delay)
-    slow = effect(own.whole / own.peers(own.whole))
-    return float(np.nanmedian(slow.least))

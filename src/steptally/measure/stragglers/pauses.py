@@ -1,0 +1,140 @@
+"""Steps in which a rank, or all of them, stand still: garbage collection, checkpoints, stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from steptally.measure.stragglers.causes import Cause, Situation
+from steptally.measure.stragglers.own_time import MAD_TO_SIGMA, Floats, nanmedian
+from steptally.measure.stragglers.places import place_of
+from steptally.measure.stragglers.program import Integers
+from steptally.measure.stragglers.replay import Booleans, Durations
+from steptally.measure.stragglers.workers import DOMINANT
+
+# A rank that stands out in more than this part of its steps is slow, and does not pause.
+SPORADIC = 0.5
+# A step stands out from the rank's others by so many standard deviations, and at least by that.
+OUTLIER_SIGMAS, OUTLIER_LEAST = 5.0, 0.10
+
+
+def pause_causes(situation: Situation) -> Iterator[Cause]:
+    """One cause for each rank that stands out from its own other steps, and one for all at once."""
+    own = situation.own
+    logs = np.log(np.maximum(own.whole, 1))
+    logs = logs - nanmedian(logs)[:, None]
+    everybody = nanmedian(logs.T)
+    if len(own.ranks) > 1:
+        logs = logs - everybody
+        yield from _pauses(situation, range(len(own.ranks)), _stand_out(everybody[None])[0])
+    out = _stand_out(logs)
+    pausing = np.flatnonzero(out.any(axis=1) & (out.sum(axis=1) <= SPORADIC * len(own.steps)))
+    for index in pausing:
+        yield from _pauses(situation, [int(index)], out[index])
+    if pausing.size > 1:
+        yield from _pauses_here_and_there(situation, pausing, out)
+
+
+def _pauses_here_and_there(
+    situation: Situation, indices: Integers, out: Booleans
+) -> Iterator[Cause]:
+    """The pauses of several ranks as one: garbage collection strikes now here, now there."""
+    each = [cause for index in indices for cause in _pauses(situation, [int(index)], out[index])]
+    steps = [situation.own.steps[i] for i in np.flatnonzero(out[indices].any(axis=0))]
+    ranks = [rank for cause in each for rank in cause.place.ranks]
+    rows = np.logical_or.reduce([cause.rows for cause in each])
+    work, delay = situation.durations.work.copy(), situation.durations.delay.copy()
+    for cause in each:
+        work[cause.rows], delay[cause.rows] = (
+            cause.fair.work[cause.rows],
+            cause.fair.delay[cause.rows],
+        )
+    kinds = {cause.verdict for cause in each}
+    yield Cause(
+        verdict="pause" if len(kinds) > 1 else kinds.pop(),
+        place=place_of(ranks, situation.program.workers),
+        rows=rows,
+        fair=Durations(work=work, delay=delay),
+        factor=float(np.mean([cause.factor for cause in each])),
+        least=1 + OUTLIER_LEAST,
+        evidence=(
+            (
+                f"{len(ranks)} ranks ({_shown(ranks)}) stand still now and then: "
+                f"steps {_shown(steps)}, {_when(steps)}"
+            ),
+        ),
+    )
+
+
+def _stand_out(logs: Floats) -> Booleans:
+    """Where a value is far above the middle of its row, by the spread of all rows."""
+    away = logs - nanmedian(logs)[:, None]
+    sigma = MAD_TO_SIGMA * float(np.nanmedian(np.abs(away)))
+    return np.asarray(away > max(OUTLIER_SIGMAS * sigma, np.log1p(OUTLIER_LEAST)))
+
+
+def _pauses(situation: Situation, indices: Sequence[int], out: Booleans) -> Iterator[Cause]:
+    own = situation.own
+    steps = [step for step, stands_out in zip(own.steps, out, strict=True) if stands_out]
+    if not 0 < len(steps) <= SPORADIC * len(own.steps):
+        return
+    ranks = [own.ranks[index] for index in indices]
+    chosen = situation.program.operations["step"].is_in(steps).to_numpy()
+
+    def longer(of: Floats) -> float:
+        """By how much `of` is longer in these steps than in the median of the others, in ms."""
+        usual = nanmedian(np.where(out, np.nan, of)[list(indices)])
+        return float(np.nanmean(of[list(indices)][:, out] - usual[:, None])) / 1e6
+
+    whole, first = longer(own.whole), longer(own.first_idle)
+    usual_ns = float(np.nanmean(nanmedian(own.whole[list(indices)])))
+    yield Cause(
+        verdict="data-loading" if first > DOMINANT * whole else "pause",
+        place=place_of(ranks, situation.program.workers),
+        rows=situation.rows_of(ranks) & chosen,
+        fair=_as_in_other_steps(situation, steps),
+        factor=1 + whole * 1e6 / usual_ns,
+        least=1 + OUTLIER_LEAST,
+        evidence=(
+            (
+                f"{len(steps)} of {len(own.steps)} steps ({_shown(steps)}) take {whole:,.1f} ms "
+                f"longer than the others, {_when(steps)}"
+            ),
+            f"{first:,.1f} ms of it pass before the first computing of the step",
+        ),
+    )
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+
+
+def _when(steps: Sequence[int]) -> str:
+    period = _period(steps)
+    return f"every {period} steps" if period else "at no fixed period"
+
+
+def _period(steps: Sequence[int]) -> int | None:
+    """The distance of the steps where it is always the same, over at least three of them.
+
+    >>> _period([3, 6, 9]), _period([3, 6]), _period([1, 2, 5])
+    (3, None, None)
+    """
+    gaps = {after - before for before, after in pairwise(steps)}
+    return gaps.pop() if len(gaps) == 1 and len(steps) > 2 else None
+
+
+def _as_in_other_steps(situation: Situation, steps: Sequence[int]) -> Durations:
+    """Each operation as it is in the median of its rank's steps that are not `steps`."""
+    durations = situation.durations
+    table = situation.program.operations.select("rank", "step", "operation", "position")
+    table = table.with_columns(work=pl.Series(durations.work), delay=pl.Series(durations.delay))
+    usual = pl.col("work", "delay").filter(~pl.col("step").is_in(steps)).median()
+    other = table.select(usual.over("rank", "operation", "position").round().cast(pl.Int64))
+    return Durations(
+        work=other["work"].fill_null(table["work"]).to_numpy(),
+        delay=other["delay"].fill_null(table["delay"]).to_numpy(),
+    )

@@ -1,0 +1,158 @@
+"""Who made the step late: each kind of fault put into a simulated pipeline, and found there."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pipelines import MILLISECOND, Pipeline, op_table
+from steptally.measure.stragglers.op_tables import program_of_tables
+from steptally.measure.stragglers.verdicts import judge
+
+
+def verdicts(pipeline):
+    return judge(program_of_tables([(Path("ops.parquet"), op_table(pipeline))])).verdicts
+
+
+def named(pipeline):
+    return [(one.verdict, dict(one.coordinates)) for one in verdicts(pipeline)]
+
+
+def slower(factor, **where):
+    """Passes of the ranks at these coordinates take `factor` times as long."""
+
+    def duration(step, dp, stage, microbatch):
+        place = {"step": step, "dp": dp, "stage": stage, "microbatch": microbatch}
+        return factor if all(place[axis] == at for axis, at in where.items()) else 1.0
+
+    return duration
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+def test_a_clean_run_has_no_verdict(seed, noise):
+    assert named(Pipeline(dp=4, pp=4, steps=8, noise=noise, seed=seed)) == []
+
+
+@pytest.mark.parametrize("factor", [1.3, 2, 3])
+@pytest.mark.parametrize("place", [(0, 0), (2, 1), (3, 3)])
+def test_a_slow_worker_is_named_alone(factor, place):
+    dp, pp = place
+    slow = slower(factor, dp=dp, stage=pp)
+    (verdict,) = verdicts(Pipeline(dp=4, pp=4, forward=slow, backward=slow, noise=0.02))
+    assert (verdict.verdict, verdict.coordinates) == ("slow-worker", {"dp": dp, "pp": pp})
+    assert verdict.factor == pytest.approx(factor, rel=0.05)
+    assert verdict.phase == ""
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_the_pass_that_alone_is_slow_is_named(phase):
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, **{phase: slower(2, dp=1, stage=1)}))
+    assert (verdict.verdict, verdict.phase) == ("slow-worker", phase)
+
+
+def test_two_slow_workers_are_both_named():
+    def slow(step, dp, stage, microbatch):
+        return 1.8 if (dp, stage) in ((0, 1), (3, 2)) else 1.0
+
+    found = named(Pipeline(dp=6, pp=4, steps=8, forward=slow, backward=slow))
+    assert sorted(found, key=str) == [
+        ("slow-worker", {"pp": 1, "dp": 0}),
+        ("slow-worker", {"pp": 2, "dp": 3}),
+    ]
+
+
+def test_all_stages_of_a_replica_are_one_verdict():
+    slow = slower(1.5, dp=2)
+    assert named(Pipeline(dp=4, pp=4, forward=slow, backward=slow)) == [("slow-worker", {"dp": 2})]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_a_stage_with_more_work_is_no_slow_worker(stage):
+    slow = slower(1.5, stage=stage)
+    found = named(Pipeline(dp=3, pp=4, forward=slow, backward=slow))
+    assert found == [("stage-imbalance", {"pp": stage})]
+
+
+def sequences(seed, replicas, *, steps=6, microbatches=8):
+    draw = random.Random(seed)
+    lengths = {
+        (step, dp, batch): draw.choice([0.5, 1, 1, 2.5])
+        for step in range(steps)
+        for dp in range(replicas)
+        for batch in range(microbatches)
+    }
+    return lambda step, dp, stage, batch: lengths[step, dp, batch]
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_micro_batches_of_unequal_work_blame_no_rank(pp):
+    length = sequences(1, 8)
+    found = named(Pipeline(dp=8, pp=pp, microbatches=8, forward=length, backward=length))
+    assert found == [("sequence-imbalance", {})]
+
+
+def test_sequences_and_a_long_stage_are_told_apart():
+    # As the job SE of arXiv:2505.05713: sequence lengths first, the last stage second.
+    length = sequences(2, 8)
+
+    def slow(step, dp, stage, batch):
+        return length(step, dp, stage, batch) * (1.4 if stage == 1 else 1.0)
+
+    found = named(Pipeline(dp=8, pp=2, microbatches=8, forward=slow, backward=slow))
+    assert found == [("sequence-imbalance", {}), ("stage-imbalance", {"pp": 1})]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_rank_that_waits_for_its_data_is_named_so(every):
+    stalls = {(step, 1, 0): 100 * MILLISECOND for step in range(0, 9, every)}
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=9, stall_ns=stalls))
+    assert (verdict.verdict, verdict.coordinates) == ("data-loading", {"dp": 1, "pp": 0})
+
+
+def test_a_pause_every_third_step_is_a_pause_with_its_period():
+    def paused(step, dp, stage, batch):
+        return 4 if (step % 3, dp, stage, batch) == (1, 2, 1, 2) else 1.0
+
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=12, forward=paused))
+    assert (verdict.verdict, verdict.coordinates) == ("pause", {"dp": 2, "pp": 1})
+    assert "every 3 steps" in verdict.evidence[0]
+
+
+def test_pauses_of_ranks_by_turns_are_one_verdict():
+    # M108-07: garbage collection strikes random ranks.
+    def paused(step, dp, stage, batch):
+        return 8 if (step, dp, stage, batch) in ((2, 1, 0, 1), (7, 3, 1, 2), (9, 0, 0, 0)) else 1
+
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=12, forward=paused))
+    assert verdict.verdict == "pause"
+    assert verdict.ranks == (0, 2, 7)
+
+
+def test_a_slow_link_is_told_from_slow_ranks():
+    found = verdicts(
+        Pipeline(dp=4, pp=4, message_ns=8 * MILLISECOND, link={(1, 2): 3.0}, noise=0.02)
+    )
+    # Stage 2 of replica 1 is rank 6: it sends activations to 7 and gradients to 5.
+    assert {one.verdict for one in found} == {"slow-link"}
+    assert sorted(one.ranks for one in found) == [(5, 6), (6, 7)]
+
+
+def test_the_detectable_effect_grows_with_the_noise():
+    quiet, loud = (
+        judge(
+            program_of_tables(
+                [(Path("ops.parquet"), op_table(Pipeline(dp=4, pp=2, noise=noise, steps=8)))]
+            )
+        ).detectable
+        for noise in (0.01, 0.2)
+    )
+    assert 1.03 <= quiet < loud
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_peers_a_worker_and_its_stage_look_alike_and_that_is_said(seed):
+    slow = slower(2, stage=1)
+    (verdict,) = verdicts(Pipeline(dp=1, pp=4, forward=slow, backward=slow, seed=seed))
+    assert verdict.verdict == "stage-imbalance"
+    assert "a slow worker would look the same" in " ".join(verdict.evidence)
