@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from steptally.measure.stragglers.own_time import OwnTimes, own_times
-from steptally.measure.stragglers.places import Place
 from steptally.measure.stragglers.program import Program
 from steptally.measure.stragglers.replay import Booleans, Durations, ReplayGraph
+from steptally.measure.stragglers.whereabouts import Place
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from steptally.measure.stragglers.own_time import (
     nanmedian,
     ratio,
 )
-from steptally.measure.stragglers.places import place_of
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers, Program
 from steptally.measure.stragglers.replay import Durations
+from steptally.measure.stragglers.whereabouts import place_of
 
 # Of the variation of a pass, the part that the other passes of its micro-batch must share.
 LEAST_CORRELATION = 0.5

@@ -9,9 +9,9 @@ import polars as pl
 
 from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.own_time import Floats, effect, nanmedian, ratio
-from steptally.measure.stragglers.places import place_of
 from steptally.measure.stragglers.program import Program
 from steptally.measure.stragglers.replay import Booleans, Durations
+from steptally.measure.stragglers.whereabouts import place_of
 
 
 def link_causes(situation: Situation) -> Iterator[Cause]:

@@ -10,9 +10,9 @@ import polars as pl
 
 from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.own_time import MAD_TO_SIGMA, Floats, nanmedian
-from steptally.measure.stragglers.places import place_of
 from steptally.measure.stragglers.program import Integers
 from steptally.measure.stragglers.replay import Booleans, Durations
+from steptally.measure.stragglers.whereabouts import place_of
 from steptally.measure.stragglers.workers import DOMINANT
 
 # A rank that stands out in more than this part of its steps is slow, and does not pause.

@@ -10,9 +10,9 @@ import numpy as np
 from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.ideal import levelled
 from steptally.measure.stragglers.own_time import Effect, Floats, effect, own_times, ratio
-from steptally.measure.stragglers.places import Place, together
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers
 from steptally.measure.stragglers.replay import Booleans
+from steptally.measure.stragglers.whereabouts import Place, together
 
 # Of a rank's excess over its peers, the part that must lie in one place to be called after it.
 DOMINANT = 0.5
