@@ -51,7 +51,11 @@ COLLECTIVE_NAMES = (
     "unknown",
 )
 
-STEPS: Mapping[str, pl.DataType] = {"step": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64()}
+STEPS: Mapping[str, pl.DataType] = {
+    "step": pl.Int64(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
