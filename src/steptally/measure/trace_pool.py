@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from typing import TypeVar
 
 from steptally.errors import InputError
 from steptally.measure.trace_account import TraceAccount, TraceOptions, account_for_trace
@@ -20,6 +22,8 @@ from steptally.trace.read import TraceSource
 SMALLEST_POOLED_BYTES = 64 * 2**20
 # Results that wait to be merged hold memory: tasks are handed out as others are taken back.
 TASKS_AHEAD = 2
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +53,20 @@ def measure_source(source: TraceSource, number: int, options: TraceOptions) -> O
 def measure_sources(
     sources: Sequence[TraceSource], options: TraceOptions, processes: int | None = None
 ) -> Iterator[Outcome]:
-    """Every source's outcome as it is ready, in any order.
+    """Every source's outcome as it is ready, in any order; `processes` as in `each_source`."""
+    return each_source(sources, partial(measure_source, options=options), processes)
 
-    `processes` is how many work at once (default: as many as there are cores, and one where the
-    files are small). Raises `InputError` where a process is killed.
+
+def each_source(
+    sources: Sequence[TraceSource],
+    measure: Callable[[TraceSource, int], Result],
+    processes: int | None = None,
+) -> Iterator[Result]:
+    """What `measure` makes of each source, as it is ready, in any order.
+
+    `measure` is given a source and the rank it has where nothing else tells one, and is picklable,
+    as its result is. `processes` is how many work at once (default: as many as there are cores,
+    and one where the files are small). Raises `InputError` where a process is killed.
     """
     if processes is None:
         paths = {source.path for source in sources}
@@ -61,9 +75,9 @@ def measure_sources(
     tasks = list(zip(sources, _numbers(sources), strict=True))
     if min(processes, len(tasks)) <= 1:
         for source, number in tasks:
-            yield measure_source(source, number, options)
+            yield measure(source, number)
         return
-    yield from _pooled(tasks, options, min(processes, len(tasks)))
+    yield from _pooled(tasks, measure, min(processes, len(tasks)))
 
 
 def available_cores() -> int:
@@ -81,16 +95,18 @@ def _numbers(sources: Sequence[TraceSource]) -> list[int]:
 
 
 def _pooled(
-    tasks: Sequence[tuple[TraceSource, int]], options: TraceOptions, processes: int
-) -> Iterator[Outcome]:
+    tasks: Sequence[tuple[TraceSource, int]],
+    measure: Callable[[TraceSource, int], Result],
+    processes: int,
+) -> Iterator[Result]:
     """Processes are started afresh: a fork of polars' threads can hang."""
     context = multiprocessing.get_context("spawn")
     waiting = iter(tasks)
     with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=context) as pool:
-        running: set[Future[Outcome]] = set()
+        running: set[Future[Result]] = set()
         while True:
             while len(running) < processes * TASKS_AHEAD and (task := next(waiting, None)):
-                running.add(pool.submit(measure_source, *task, options))
+                running.add(pool.submit(measure, *task))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)

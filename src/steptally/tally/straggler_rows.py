@@ -100,7 +100,7 @@ class WaitRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockRow:
-    """One rank's clock: common time = own time + `offset_ns` + `drift` · (own time − reference).
+    """One rank's clock: common = own + `offset_ns` + `drift` · (own − `reference_ns`).
 
     `bound_ns` is how far a time of this rank may be off after that; `collectives` how many ends it
     rests on. `connected` is False for a rank that shares no usable collective with the others.
@@ -112,6 +112,7 @@ class ClockRow:
     bound_ns: int | None
     collectives: int
     connected: bool = True
+    reference_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
