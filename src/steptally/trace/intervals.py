@@ -62,6 +62,22 @@ def total(intervals: Intervals) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
+def covered_before(intervals: Intervals, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How much of a set lies before each time, which may have any shape.
+
+    >>> covered_before(merge([0, 20], [10, 30]), np.array([5, 15, 25, 40])).tolist()
+    [5, 10, 15, 20]
+    """
+    if not len(intervals):
+        return np.zeros_like(times)
+    starts, lengths = intervals[:, 0], intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    number = np.searchsorted(starts, times, side="right")
+    last = np.maximum(number - 1, 0)
+    inside = np.clip(times - starts[last], 0, lengths[last])
+    return np.where(number > 0, before[last] + inside, 0)
+
+
 def _where_covered(left: Intervals, right: Intervals, in_left: int, in_right: int) -> Intervals:
     """The stretches between neighbouring edges that `left` and `right` cover as asked (1 or 0)."""
     # Both are sorted, and so is what a stable sort merges them to; an edge of both stands twice.

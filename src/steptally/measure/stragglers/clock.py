@@ -60,6 +60,12 @@ class Clocks:
         ]
         return placed.with_columns(shifted).select(frame.columns)
 
+    def common_times(self, rank: int, own_ns: Int64s) -> Int64s:
+        """Times of one rank on the common clock, in an array of any shape."""
+        row = self.rows[rank]
+        drift = np.round(row.drift * (own_ns - row.reference_ns)).astype(np.int64)
+        return np.asarray(own_ns + row.offset_ns + drift)
+
     def common_time(self, rank: int, own_ns: int) -> int:
         """One time of a rank on the common clock."""
         row = self.rows[rank]

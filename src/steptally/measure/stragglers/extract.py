@@ -22,6 +22,7 @@ from steptally.measure.overlap import host_activity
 from steptally.measure.step_finding import find_steps
 from steptally.measure.stragglers.device_communications import device_communications
 from steptally.measure.stragglers.host_communications import host_communications
+from steptally.measure.stragglers.marks import backward_runs, model_begins
 from steptally.measure.stragglers.places import group_coordinates
 from steptally.measure.stragglers.recording import STEPS, RankRecording
 from steptally.measure.stragglers.untimed import without_untimed
@@ -74,6 +75,7 @@ def extract(trace: Trace, rank: int, options: ExtractOptions) -> RankRecording:
         lost += without_end
         steps = step_windows(trace.events).select(*STEPS)
         compute = host_activity(trace.events).compute
+        work = None
     rows, steps = _in_steps(trace, rows, steps, compute, options.steps)
     return RankRecording(
         rank=rank,
@@ -81,6 +83,8 @@ def extract(trace: Trace, rank: int, options: ExtractOptions) -> RankRecording:
         communications=rows,
         steps=steps,
         compute=compute,
+        backward=backward_runs(trace, work),
+        model_begins=model_begins(trace, steps, work),
         world_size=trace.world_size,
         coordinates=group_coordinates(trace, rank),
         lost=tuple(lost),

@@ -18,7 +18,8 @@ from steptally.measure.stragglers.replay import Booleans, Durations, ReplayGraph
 def ideal(graph: ReplayGraph, durations: Durations) -> Durations:
     """Every operation's duration and delay with that of its kind, over all ranks and steps.
 
-    Own work is of one kind with what carries its name; so are transfers.
+    Own work is of one kind with what carries its name; so are transfers. The mean is that of a
+    rank's time in the kind per step, of which an operation has the part `share`.
     """
     table = pl.DataFrame(
         {
@@ -27,11 +28,15 @@ def ideal(graph: ReplayGraph, durations: Durations) -> Durations:
             "delay": durations.delay,
             "member": graph.member,
         }
-    )
+    ).hstack(graph.program.operations.select("rank", "step", "share"))
+    in_step = ("rank", "step", "kind")
+    ranks_and_steps = (1 / pl.len().over(in_step)).sum().over("kind", "member")
+    mean = pl.col("work").sum().over("kind", "member") / ranks_and_steps
+    share = pl.col("share").fill_null(1 / pl.len().over(in_step))
     fair = table.select(
         work=pl.when("member")
         .then(pl.col("work").median().over("kind"))
-        .otherwise(pl.col("work").mean().over("kind"))
+        .otherwise(mean * share)
         .round()
         .cast(pl.Int64),
         delay=pl.col("delay").median().over("kind").round().cast(pl.Int64),

@@ -95,6 +95,7 @@ def _named(table: pl.DataFrame) -> pl.DataFrame:
         phase=operation.str.extract("^(forward|backward)-").fill_null(""),
         part=pl.when(operation.str.contains("expert")).then(pl.lit("expert")).otherwise(pl.lit("")),
         busy_ns=pl.lit(None, dtype=pl.Int64),
+        share=pl.lit(None, dtype=pl.Float64),
         microbatch=_known(table, "mb_id"),
         chunk=_known(table, "mc"),
     )

@@ -21,7 +21,8 @@ Integers = npt.NDArray[np.int64]
 # the operations of one kind within the rank's step, `microbatch` and `chunk` (of a virtual
 # pipeline) are null where they are not known. `part` says what else is known of own work: it is
 # before the step's first computing (`data`), or that of experts (`expert`). `busy_ns` is the time
-# in which it computed, null where that is all of it.
+# in which it computed, null where that is all of it. `share` is the part that it usually has of
+# its rank's time in such operations per step, null where all have the same.
 OPERATIONS: Mapping[str, pl.DataType] = {
     "rank": pl.Int32(),
     "step": pl.Int64(),
@@ -36,6 +37,7 @@ OPERATIONS: Mapping[str, pl.DataType] = {
     "start_ns": pl.Int64(),
     "end_ns": pl.Int64(),
     "busy_ns": pl.Int64(),
+    "share": pl.Float64(),
 }
 
 FORWARD, BACKWARD = "forward", "backward"

@@ -65,8 +65,9 @@ class RankRecording:
     `steps` are the whole steps (`STEPS`), one row (step 0) over everything where none are told.
     `compute` is the union of its computing intervals (kernels, or a CPU's operators). `coordinates`
     are the rank's places on the parallel axes, as far as they are known ({"tp": 0, "pp": 1}).
-    `lost` says what of the recording
-    is missing (`12 kernels have no launch`), so that pairing can be refused.
+    `backward` are the runs of backward passes, `model_begins` is when each step's model begins
+    (after batches are loaded); both empty where nothing tells. `lost` says what of the recording is
+    missing (`12 kernels have no launch`), so that pairing can be refused.
     """
 
     rank: int
@@ -74,6 +75,8 @@ class RankRecording:
     communications: pl.DataFrame
     steps: pl.DataFrame
     compute: Intervals = field(default_factory=lambda: EMPTY)
+    backward: Intervals = field(default_factory=lambda: EMPTY)
+    model_begins: Mapping[int, int] = field(default_factory=dict)
     world_size: int | None = None
     host: str | None = None
     device: str | None = None

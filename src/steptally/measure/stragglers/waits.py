@@ -18,7 +18,7 @@ from steptally.measure.stragglers.collective_names import MESSAGES
 from steptally.measure.stragglers.instances import MEMBERS, Pairing
 from steptally.measure.stragglers.recording import RankRecording
 from steptally.tally.straggler_rows import CollectiveRow, MemberTime, WaitRow
-from steptally.trace.intervals import Intervals
+from steptally.trace.intervals import covered_before
 
 Int64s = npt.NDArray[np.int64]
 
@@ -152,7 +152,7 @@ def _exposed(rows: pl.DataFrame, recordings: Sequence[RankRecording]) -> pl.Data
     for (rank,), own in rows.partition_by("rank", as_dict=True).items():
         place, enter, wait, leave = (own[name].to_numpy() for name in columns)
         between = np.minimum(enter + wait, leave)
-        covered = _covered(compute[rank], np.stack((enter, between, leave)))
+        covered = covered_before(compute[rank], np.stack((enter, between, leave)))
         exposed[place] = np.stack(
             (between - enter - covered[1] + covered[0], leave - between - covered[2] + covered[1]),
             axis=1,
@@ -160,15 +160,3 @@ def _exposed(rows: pl.DataFrame, recordings: Sequence[RankRecording]) -> pl.Data
     return rows.with_columns(
         exposed_wait_ns=pl.Series(exposed[:, 0]), exposed_transfer_ns=pl.Series(exposed[:, 1])
     )
-
-
-def _covered(intervals: Intervals, times: Int64s) -> Int64s:
-    """How much of the intervals lies before each time."""
-    starts, lengths = intervals[:, 0], intervals[:, 1] - intervals[:, 0]
-    before = np.concatenate(([0], np.cumsum(lengths)))
-    number = np.searchsorted(starts, times, side="right")
-    if not starts.size:
-        return np.zeros_like(times)
-    last = np.maximum(number - 1, 0)
-    inside = np.clip(times - starts[last], 0, lengths[last])
-    return np.where(number > 0, before[last] + inside, 0)
