@@ -11,7 +11,12 @@ from pipelines import MILLISECOND, Pipeline, always, op_table
 from steptally.errors import InputError
 from steptally.measure.stragglers.ideal import ideal, mended, share_recovered, slowdown
 from steptally.measure.stragglers.op_tables import program_of_tables
-from steptally.measure.stragglers.replay import measured_step_times, recorded, replay_graph
+from steptally.measure.stragglers.replay import (
+    measured_step_times,
+    recorded,
+    replay_graph,
+    undelayed,
+)
 from steptally.measure.stragglers.verdicts import judge
 
 OPS = Path(__file__).parents[4] / "shared" / "traces" / "ops"
@@ -30,7 +35,7 @@ def test_a_step_replayed_takes_as_long_as_the_step(dp, pp, microbatches):
     found = program(Pipeline(dp=dp, pp=pp, microbatches=microbatches, noise=0.3, steps=3))
     graph = replay_graph(found)
     assert list(graph.step_times(recorded(graph))) == list(measured_step_times(found))
-    assert list(graph.step_times(recorded(graph).without_delays())) == list(
+    assert list(graph.step_times(undelayed(graph, recorded(graph)))) == list(
         measured_step_times(found)
     )
 
@@ -103,7 +108,7 @@ def test_ops_st_the_last_stage_is_named_and_no_worker():
 )
 def test_giving_a_stage_its_peers_times_recovers_what_was_published(name, stage, share):
     graph = replay_graph(published(name))
-    durations = recorded(graph).without_delays()
+    durations = undelayed(graph, recorded(graph))
     fair = ideal(graph, durations)
     ranks = [r for r, w in graph.program.workers.items() if w.coordinates["pp"] == stage]
     rows = graph.program.operations["rank"].is_in(ranks).to_numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,7 +40,12 @@ class Situation:
     @cached_property
     def own(self) -> OwnTimes:
         """Each rank's own time per step."""
-        return own_times(self.program, self.durations)
+        return self.own_in()
+
+    def own_in(self, phase: str | None = None) -> OwnTimes:
+        """The same of one phase. What made heads late is older than the recording, and left out."""
+        delay = np.where(self.graph.heads, 0, self.durations.delay)
+        return own_times(self.program, replace(self.durations, delay=delay), phase)
 
     def rows_of(self, ranks: Collection[int]) -> Booleans:
         """The operations of these ranks."""

@@ -20,7 +20,7 @@ def excess_delays(graph: ReplayGraph, durations: Durations) -> Integers:
 
     Peers are the same operation of other ranks of the stage in the same step; without them, the
     same operation of the rank in other steps. Collectives and messages have none: a delay before
-    them may be a wait that is not recorded.
+    them may be a wait that is not recorded. Heads keep theirs, which is older than the recording.
     """
     program = graph.program
     stage = {rank: worker.coordinates.get("pp", 0) for rank, worker in program.workers.items()}
@@ -39,4 +39,5 @@ def excess_delays(graph: ReplayGraph, durations: Durations) -> Integers:
         .otherwise(usual.over("stage", "step", *turn))
     )["excess"].to_numpy()
     own = (program.operations["lane"] == "main").to_numpy() & ~graph.member
-    return np.where(own, np.maximum(excess, 0), 0).astype(np.int64)
+    kept = np.where(own, np.maximum(excess, 0), 0).astype(np.int64)
+    return np.where(graph.heads, durations.delay, kept)

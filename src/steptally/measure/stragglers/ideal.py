@@ -19,7 +19,8 @@ def ideal(graph: ReplayGraph, durations: Durations) -> Durations:
     """Every operation's duration and delay with that of its kind, over all ranks and steps.
 
     Own work is of one kind with what carries its name; so are transfers. The mean is that of a
-    rank's time in the kind per step, of which an operation has the part `share`.
+    rank's time in the kind per step, of which an operation has the part `share`. Heads start when
+    they did: what made them late is not recorded.
     """
     table = pl.DataFrame(
         {
@@ -41,7 +42,8 @@ def ideal(graph: ReplayGraph, durations: Durations) -> Durations:
         .cast(pl.Int64),
         delay=pl.col("delay").median().over("kind").round().cast(pl.Int64),
     )
-    return Durations(work=fair["work"].to_numpy(), delay=fair["delay"].to_numpy())
+    delay = np.where(graph.heads, durations.delay, fair["delay"].to_numpy())
+    return Durations(work=fair["work"].to_numpy(), delay=delay)
 
 
 def mended(durations: Durations, fair: Durations, rows: Booleans) -> Durations:

@@ -81,7 +81,7 @@ def sequence_causes(situation: Situation) -> Iterator[Cause]:
     if deviation < LEAST_EFFECT or correlation < LEAST_CORRELATION or count < LEAST_MICROBATCHES:
         return
     rows = np.zeros(len(program.operations), dtype=bool)
-    rows[passes["row"].to_numpy()] = True
+    rows[passes["row"].explode().to_numpy()] = True
     yield Cause(
         verdict="sequence-imbalance",
         place=place_of(program.workers, program.workers),
@@ -103,8 +103,8 @@ def sequence_causes(situation: Situation) -> Iterator[Cause]:
 
 
 def _passes(program: Program, durations: Durations) -> pl.DataFrame:
-    """Forward and backward passes with `cell`, their micro-batch, and `deviation`, the logarithm
-    of their time over the mean of their rank's."""
+    """Forward and backward passes: their operations' `row`s, `cell`, their micro-batch, and
+    `deviation`, the logarithm of their time over the mean of their rank's."""
     table = program.operations.with_row_index("row").with_columns(
         work=pl.Series(durations.work), replica=_replicas(program)
     )
@@ -114,9 +114,12 @@ def _passes(program: Program, durations: Durations) -> pl.DataFrame:
         & pl.col("phase").is_in([FORWARD, BACKWARD])
         & (pl.col("work") > 0)
     )
-    batch = pl.coalesce("microbatch", "position")
+    known = passes["microbatch"].is_not_null().any()
+    batch = "microbatch" if known else "position"
+    keys = ["rank", "operation", "chunk", "replica", "step", batch]
+    whole = passes.drop_nulls(batch).group_by(keys).agg("row", pl.col("work").sum())
     mean = pl.col("work").mean().over("rank", "operation", "chunk")
-    return passes.with_columns(
+    return whole.with_columns(
         cell=pl.struct("replica", "step", batch).rank("dense"),
         deviation=(pl.col("work") / mean).log(),
     )

@@ -37,7 +37,7 @@ def backward_runs(trace: Trace, work: pl.DataFrame | None = None) -> Intervals:
 
 
 def model_begins(trace: Trace, steps: pl.DataFrame, work: pl.DataFrame | None) -> dict[int, int]:
-    """By step: when the first operator or kernel of its model starts; steps without are left out."""
+    """By step: when the first operator or kernel of its model starts; only steps that have any."""
     if work is not None:
         pattern, rows = _MODEL_KERNELS, work.filter(pl.col("kind") == "compute")
     else:

@@ -23,7 +23,7 @@ import polars as pl
 
 from steptally.errors import InputError
 from steptally.measure.stragglers.lanes import program_order
-from steptally.measure.stragglers.program import OPERATIONS, Program, Worker
+from steptally.measure.stragglers.program import OPERATIONS, Program, Worker, continued
 from steptally.trace.foreign_table import timed_operations
 
 MESSAGES = ("forward-send", "forward-recv", "backward-send", "backward-recv")
@@ -54,7 +54,7 @@ def program_of_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Program:
     table = _with_instances(_named(table))
     before, after = program_order(table)
     notes = [f"{lost:,} operations without usable times are left out"] if lost else []
-    return Program(
+    program = Program(
         operations=table.select(pl.col(n).cast(t) for n, t in OPERATIONS.items()),
         before=before,
         after=after,
@@ -62,6 +62,7 @@ def program_of_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Program:
         workers=_workers(table),
         notes=notes,
     )
+    return continued(program)
 
 
 def _placed(path: Path, table: pl.DataFrame) -> pl.DataFrame:

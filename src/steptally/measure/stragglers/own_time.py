@@ -57,6 +57,14 @@ class OwnTimes:
                 found[members] = _medians_of_others(of[members])
         return found
 
+    def excess(self, of: Floats) -> Floats:
+        """By rank and step: `of` over its peers', as a part of the peers' whole own time."""
+        whole = nanmedian(self.peers(self.whole))[:, None]
+        difference = of - self.peers(of)
+        return np.asarray(
+            np.divide(difference, whole, out=np.full_like(of, np.nan), where=whole > 0)
+        )
+
 
 def own_times(program: Program, durations: Durations, phase: str | None = None) -> OwnTimes:
     """The own time of every rank and step, of one `phase` only where given.
@@ -134,21 +142,35 @@ def effect(ratios: Floats, noisy: Floats | None = None) -> Effect:
     """The effect in ratios own / peers by thing (rows) and step (columns).
 
     The noise is that of `noisy`, the same ratios as they were recorded, where something is mended.
-
-    The noise of a thing is the spread of its ratios over the steps; with few steps, all things'
-    together. The median of n steps has the standard error 1.2533 σ/√n, and the least factor is
-    that many errors over 1 at which one of all things exceeds it by chance once in a hundred times.
     """
-    factor = np.exp(nanmedian(np.log(ratios)))
-    logs = np.log(ratios if noisy is None else noisy)
-    middle = nanmedian(logs)
-    count = np.maximum(np.sum(~np.isnan(logs), axis=1), 1)
-    spread = MAD_TO_SIGMA * nanmedian(np.abs(logs - middle[:, None]))
+    least = _least_difference(np.log(ratios if noisy is None else noisy))
+    return Effect(factor=np.exp(nanmedian(np.log(ratios))), least=np.exp(least))
+
+
+def excess_effect(excess: Floats, noisy: Floats | None = None) -> Effect:
+    """The effect of one part of own time: `excess` is (own − peers) of it over the whole of peers.
+
+    A part has less noise than the whole, so that a rank may stand out in it alone.
+    """
+    least = _least_difference(excess if noisy is None else noisy)
+    return Effect(factor=1 + nanmedian(excess), least=1 + least)
+
+
+def _least_difference(values: Floats) -> Floats:
+    """By row, the least median over the steps (columns) that is no noise.
+
+    The noise of a thing is the spread of its values over the steps; with few steps, all things'
+    together. The median of n steps has the standard error 1.2533 σ/√n, and the least difference is
+    that many errors at which one of all things exceeds it by chance once in a hundred recordings.
+    """
+    middle = nanmedian(values)
+    count = np.maximum(np.sum(~np.isnan(values), axis=1), 1)
+    spread = MAD_TO_SIGMA * nanmedian(np.abs(values - middle[:, None]))
     pooled = float(np.nanmedian(spread)) if np.any(~np.isnan(spread)) else 0.0
     sigma = np.where(np.isnan(spread), pooled, np.maximum(spread, pooled))
-    quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(ratios), 2))
+    quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(values), 2))
     error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(count)
-    return Effect(factor=factor, least=np.exp(np.maximum(quantile * error, LEAST_EFFECT)))
+    return np.maximum(quantile * error, LEAST_EFFECT)
 
 
 def _few(count: npt.NDArray[np.int64]) -> Floats:

@@ -60,7 +60,8 @@ class Program:
     `before[i]` must have ended when `after[i]` starts (rows of `operations`, of one rank). All
     members of an instance must have started when one of them can end. `fused` pairs rows of one
     rank that were issued together and end together, as in a batch of messages (left, right): each
-    waits for the other's instance too.
+    waits for the other's instance too. `continued` says that the steps follow one another without
+    a gap, so that a rank brings its lateness into the next one.
     """
 
     operations: pl.DataFrame
@@ -70,6 +71,7 @@ class Program:
     fused: tuple[Integers, Integers] = field(
         default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64))
     )
+    continued: bool = False
     notes: Sequence[str] = ()
 
     @property
@@ -80,3 +82,28 @@ class Program:
     def with_notes(self, *notes: str) -> Program:
         """The same program with more to say of it."""
         return replace(self, notes=(*self.notes, *notes))
+
+
+def continued(program: Program) -> Program:
+    """The program with each rank's step after its step before, where all steps are consecutive.
+
+    The first operations of a step then wait for the rank's last own work of the step before.
+    Where steps are missing, each is for itself.
+    """
+    steps = program.steps
+    if len(steps) < 2 or steps[-1] - steps[0] != len(steps) - 1:
+        return program
+    table = program.operations.with_row_index("row")
+    main = table.filter((pl.col("lane") == "main") & pl.col("instance").is_null())
+    last = main.group_by("rank", pl.col("step") + 1).agg(
+        before=pl.col("row").sort_by("end_ns").last()
+    )
+    waits = np.zeros(len(table), dtype=bool)
+    waits[program.after] = True
+    heads = table.filter(~pl.Series(waits)).join(last, on=["rank", "step"], how="inner")
+    return replace(
+        program,
+        before=np.concatenate((program.before, heads["before"].to_numpy().astype(np.int64))),
+        after=np.concatenate((program.after, heads["row"].to_numpy().astype(np.int64))),
+        continued=True,
+    )

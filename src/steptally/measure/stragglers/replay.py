@@ -36,10 +36,6 @@ class Durations:
     work: Integers
     delay: Integers
 
-    def without_delays(self) -> Durations:
-        """The same, each operation launched as soon as it can be."""
-        return replace(self, delay=np.zeros_like(self.delay))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayGraph:
@@ -60,16 +56,20 @@ class ReplayGraph:
     sources: Integers
     first_source: Integers
     step_of: Integers  # by operation: index into program.steps
+    heads: Booleans  # by operation: does it wait for none? Its delay is older than the recording
 
     def ends(self, durations: Durations) -> Integers:
-        """When each operation ends, in ns after its step began."""
+        """When each operation ends, in ns after its step, or the first that it continues, began."""
         return self._values(durations)[: len(self.member)]
 
     def step_times(self, durations: Durations) -> Integers:
-        """Each step's time in ns: from its begin until the last rank's last operation ends."""
+        """Each step's time in ns: from its begin until the last rank's last operation ends.
+
+        A step that continues another begins where that one ends.
+        """
         times = np.zeros(len(self.program.steps), dtype=np.int64)
         np.maximum.at(times, self.step_of, self.ends(durations))
-        return times
+        return np.diff(times, prepend=0) if self.program.continued else times
 
     def _values(self, durations: Durations) -> Integers:
         weight = np.zeros(self.count, dtype=np.int64)
@@ -127,6 +127,7 @@ def replay_graph(program: Program) -> ReplayGraph:
         sources=source[by_target],
         first_source=np.concatenate(([0], np.cumsum(sizes))),
         step_of=np.searchsorted(program.steps, table["step"].to_numpy()),
+        heads=~np.isin(rows, program.after),
     )
 
 
@@ -145,12 +146,23 @@ def recorded(graph: ReplayGraph) -> Durations:
     return Durations(work=work.astype(np.int64), delay=delay.astype(np.int64))
 
 
+def undelayed(graph: ReplayGraph, durations: Durations) -> Durations:
+    """The same, each operation launched as soon as it can be; heads start when they did."""
+    return replace(durations, delay=np.where(graph.heads, durations.delay, 0))
+
+
 def measured_step_times(program: Program) -> Integers:
-    """Each step's time as recorded, in ns: first start to last end of any rank."""
+    """Each step's time as recorded, in ns: first start to last end of any rank.
+
+    A step that continues another begins where that one ends.
+    """
     spans = program.operations.group_by("step").agg(
-        length=pl.col("end_ns").max() - pl.col("start_ns").min()
+        pl.col("start_ns").min(), pl.col("end_ns").max()
     )
-    return spans.sort("step")["length"].to_numpy().astype(np.int64)
+    start, end = (spans.sort("step")[name].to_numpy() for name in ("start_ns", "end_ns"))
+    if program.continued:
+        start = np.concatenate((start[:1], end[:-1]))
+    return np.asarray(end - start, dtype=np.int64)
 
 
 def _ready(graph: ReplayGraph, start: Integers, end: Integers) -> Integers:
@@ -158,6 +170,8 @@ def _ready(graph: ReplayGraph, start: Integers, end: Integers) -> Integers:
     program = graph.program
     begin = np.full(len(program.steps), np.iinfo(np.int64).max)
     np.minimum.at(begin, graph.step_of, start)
+    if program.continued:
+        begin[:] = begin[0]
     ready = np.full(start.size, np.iinfo(np.int64).min)
     np.maximum.at(ready, program.after, end[program.before])
     return np.where(ready == np.iinfo(np.int64).min, begin[graph.step_of], ready)

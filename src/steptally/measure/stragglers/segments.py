@@ -22,6 +22,7 @@ from steptally.measure.stragglers.program import (
     Integers,
     Program,
     Worker,
+    continued,
 )
 from steptally.measure.stragglers.recording import RankRecording
 from steptally.measure.stragglers.replay import Booleans
@@ -43,6 +44,8 @@ def program_of_recordings(
         rows = recording.communications.with_row_index("row").with_columns(
             rank=pl.lit(recording.rank, pl.Int64), row=pl.col("row").cast(pl.Int64)
         )
+        # Nobody waits in a group of one rank: what it does there is its own.
+        rows = rows.filter((pl.col("members").list.len() > 1).fill_null(True))
         rows = clocks.common(rows).join(paired.drop("rank"), on="row", how="left")
         for timeline in _timelines(recording, rows, clocks):
             table, first, second = _cut(timeline)
@@ -51,7 +54,7 @@ def program_of_recordings(
             after.append(second + offset)
             offset += len(table)
     operations = _with_shares(_with_passes(pl.concat(pieces)))
-    return Program(
+    program = Program(
         operations=operations.select(pl.col(n).cast(t) for n, t in OPERATIONS.items()),
         before=np.concatenate(before),
         after=np.concatenate(after),
@@ -62,6 +65,7 @@ def program_of_recordings(
             for one in recordings
         },
     )
+    return continued(program)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,8 @@ def _collectives(timeline: _Timeline) -> pl.DataFrame:
         start_ns="enter_ns",
         end_ns="leave_ns",
         busy_ns=pl.lit(None),
-        name=pl.format("{} {}", "collective", axis),
+        # What moves as many bytes is alike: a gradient's all-reduce is none of a norm's.
+        name=pl.format("{} {} {} B", "collective", axis, pl.col("bytes").fill_null(0)),
         axis=axis,
         instance="instance",
     ).cast(_PIECES)  # type: ignore[arg-type]
@@ -262,9 +267,9 @@ def _with_shares(table: pl.DataFrame) -> pl.DataFrame:
     Over the steps in which the rank has as many pieces; equal parts where it has none.
     """
     length = pl.col("end_ns") - pl.col("start_ns")
-    piece = length.mean().over("rank", "operation", "position")
-    whole = piece.sum().over("rank", "step", "operation")
-    return table.with_columns(share=pl.when(whole > 0).then(piece / whole))
+    usual = table.with_columns(usual=length.mean().over("rank", "operation", "position"))
+    whole = pl.col("usual").sum().over("rank", "step", "operation")
+    return usual.with_columns(share=pl.when(whole > 0).then(pl.col("usual") / whole))
 
 
 def _covers(intervals: Intervals, times: Integers) -> Booleans:

@@ -23,8 +23,9 @@ from steptally.measure.stragglers.replay import (
     measured_step_times,
     recorded,
     replay_graph,
+    undelayed,
 )
-from steptally.measure.stragglers.workers import rank_effect, worker_causes
+from steptally.measure.stragglers.workers import rank_effects, worker_causes
 from steptally.tally.straggler_rows import ReplayRow, VerdictRow
 
 # A verdict must bring back this part of the step: as much as the replay may be off.
@@ -56,7 +57,7 @@ def judge(program: Program) -> Judgement:
     whole = recorded(graph)
     durations = Durations(work=whole.work, delay=excess_delays(graph, whole))
     situation = Situation(graph=graph, durations=durations, fair=ideal(graph, durations))
-    rows = _replay_rows(situation, graph.step_times(whole.without_delays()))
+    rows = _replay_rows(situation, graph.step_times(undelayed(graph, whole)))
     return Judgement(
         verdicts=_verdicts(situation),
         slowdown=slowdown(
@@ -65,7 +66,7 @@ def judge(program: Program) -> Judgement:
         replay=rows,
         replay_error=sum(row.undelayed_ns for row in rows) / sum(row.measured_ns for row in rows)
         - 1,
-        detectable=float(np.median(rank_effect(situation).least)),
+        detectable=float(np.median(rank_effects(situation)["whole"].least)),
         situation=situation,
     )
 
@@ -125,7 +126,7 @@ def _row(cause: Cause, gained_ns: Integers, lost_ns: Integers) -> VerdictRow:
     )
 
 
-def _replay_rows(situation: Situation, undelayed: Integers) -> tuple[ReplayRow, ...]:
+def _replay_rows(situation: Situation, launched_ns: Integers) -> tuple[ReplayRow, ...]:
     graph = situation.graph
     measured = measured_step_times(graph.program)
     replayed, fair = graph.step_times(situation.durations), graph.step_times(situation.fair)
@@ -134,9 +135,9 @@ def _replay_rows(situation: Situation, undelayed: Integers) -> tuple[ReplayRow, 
             step=step,
             measured_ns=int(measured[i]),
             replayed_ns=int(replayed[i]),
-            undelayed_ns=int(undelayed[i]),
+            undelayed_ns=int(launched_ns[i]),
             ideal_ns=int(fair[i]),
-            error=float(undelayed[i] / measured[i] - 1) if measured[i] else 0.0,
+            error=float(launched_ns[i] / measured[i] - 1) if measured[i] else 0.0,
             slowdown=float(replayed[i] / fair[i]) if fair[i] else 1.0,
         )
         for i, step in enumerate(graph.program.steps)

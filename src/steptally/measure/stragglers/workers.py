@@ -9,7 +9,13 @@ import numpy as np
 
 from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.ideal import levelled
-from steptally.measure.stragglers.own_time import Effect, Floats, effect, own_times, ratio
+from steptally.measure.stragglers.own_time import (
+    Effect,
+    Floats,
+    effect,
+    excess_effect,
+    ratio,
+)
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers
 from steptally.measure.stragglers.replay import Booleans
 from steptally.measure.stragglers.whereabouts import Place, together
@@ -21,44 +27,30 @@ ALONE = 0.25
 
 
 def worker_causes(situation: Situation) -> Iterator[Cause]:
-    """One cause for each rank whose own time is above its peers', or for all those of one place."""
-    own, slow = situation.own, rank_effect(situation)
-    ranks = [own.ranks[index] for index in np.flatnonzero(slow.found)]
-    for place in together(ranks, situation.program.workers):
-        yield _cause(situation, slow, place)
+    """Ranks that take longer than their peers for their own work, or for a part of it.
+
+    One cause for each rank, or for all ranks of one place.
+    """
+    found = set[tuple[str, tuple[int, ...]]]()
+    for part, slow in rank_effects(situation).items():
+        own, workers = situation.own, situation.program.workers
+        for place in together([own.ranks[i] for i in np.flatnonzero(slow.found)], workers):
+            kind = _kind_of_excess(situation, place, part)
+            if (kind.verdict, place.ranks) not in found:
+                found.add((kind.verdict, place.ranks))
+                yield _cause(situation, kind, slow, place)
 
 
-def rank_effect(situation: Situation) -> Effect:
-    """How much slower each rank is than its peers, in own time."""
-    now, recorded = (
-        ratio(own.whole, own.peers(own.whole)) for own in (situation.own, situation.as_recorded.own)
-    )
-    return effect(now, noisy=recorded)
-
-
-def _cause(situation: Situation, slow: Effect, place: Place) -> Cause:
-    at = _indices(situation, place)
-    steps = len(situation.own.steps)
-    factor = float(np.exp(np.mean(np.log(slow.factor[at]))))
-    kind = _kind_of_excess(situation, place)
-    fair = situation.fair
-    work = levelled(situation.graph, situation.durations, fair, kind.rows)
-    return Cause(
-        verdict=kind.verdict,
-        place=place,
-        rows=kind.rows,
-        fair=replace(fair, work=work),
-        factor=factor,
-        least=float(np.max(slow.least[at])),
-        phase=_phase(situation, place),
-        evidence=(
-            (
-                f"own work takes {factor:.2f} times its peers' (median of {steps} "
-                f"steps); noise alone makes up to {np.max(slow.least[at]):.2f}"
-            ),
-            kind.why,
-        ),
-    )
+def rank_effects(situation: Situation) -> dict[str, Effect]:
+    """How much longer each rank takes than its peers, in the whole of its own time and in parts."""
+    now, before = situation.own, situation.as_recorded.own
+    ratios = (ratio(own.whole, own.peers(own.whole)) for own in (now, before))
+    return {
+        "first_idle": excess_effect(now.excess(now.first_idle), before.excess(before.first_idle)),
+        "whole": effect(*ratios),
+        "busy": excess_effect(now.excess(now.busy), before.excess(before.busy)),
+        "idle": excess_effect(now.excess(now.idle), before.excess(before.idle)),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +62,43 @@ class _Kind:
     why: str
 
 
-def _kind_of_excess(situation: Situation, place: Place) -> _Kind:
+def _cause(situation: Situation, kind: _Kind, slow: Effect, place: Place) -> Cause:
+    at = _indices(situation, place)
+    factor, least = float(np.mean(slow.factor[at])), float(np.max(slow.least[at]))
+    fair = situation.fair
+    work = levelled(situation.graph, situation.durations, fair, kind.rows)
+    return Cause(
+        verdict=kind.verdict,
+        place=place,
+        rows=kind.rows,
+        fair=replace(fair, work=work),
+        factor=factor,
+        least=least,
+        phase="" if kind.verdict == "data-loading" else _phase(situation, place),
+        evidence=(
+            (
+                f"own work takes {factor:.2f} times its peers' (median of "
+                f"{len(situation.own.steps)} steps); noise alone makes up to {least:.2f}"
+            ),
+            kind.why,
+        ),
+    )
+
+
+def _kind_of_excess(situation: Situation, place: Place, part: str) -> _Kind:
+    """What to call the excess that stands out in a part: by where most of it lies."""
     own, at = situation.own, _indices(situation, place)
 
     def excess(of: Floats) -> float:
-        return float(np.nanmean(of[at] - own.peers(of)[at])) / 1e6
+        return float(np.nanmedian(of[at] - own.peers(of)[at])) / 1e6
 
     whole, busy, first = excess(own.whole), excess(own.busy), excess(own.first_idle)
     rows = situation.rows_of(place.ranks)
-    if first > DOMINANT * whole:
+    if part == "first_idle" or first > DOMINANT * whole:
         return _Kind(
             verdict="data-loading",
             rows=rows & first_of_steps(situation),
-            why=f"{first:,.1f} ms a step more pass before its first computing, where batches are "
+            why=f"{first:,.1f} ms a step more pass before its model begins, where batches are "
             "loaded",
         )
     if _only_in_experts(situation, at):
@@ -91,11 +107,13 @@ def _kind_of_excess(situation: Situation, place: Place) -> _Kind:
             rows=rows & (situation.program.operations["part"] == "expert").to_numpy(),
             why="only its experts' work takes longer; all other work is as its peers'",
         )
-    where = "computing" if busy > DOMINANT * whole else "standing still, waiting for its host"
+    computes = part == "busy" or (part == "whole" and busy > DOMINANT * whole)
+    where = "computing" if computes else "standing still, waiting for its host"
+    length = busy if computes else whole - busy
     return _Kind(
         verdict="slow-worker",
         rows=rows,
-        why=f"of {whole:,.1f} ms a step more, {max(busy, whole - busy):,.1f} are {where}",
+        why=f"{length:,.1f} ms a step more are {where}",
     )
 
 
@@ -124,7 +142,7 @@ def _phase(situation: Situation, place: Place) -> str:
     """The pass that alone is slower than its peers; empty where both are, or none is known."""
     excess = {}
     for phase in (FORWARD, BACKWARD):
-        own = own_times(situation.program, situation.durations, phase)
+        own = situation.own_in(phase)
         slower = ratio(own.whole, own.peers(own.whole))[_indices(situation, place)]
         if np.all(np.isnan(slower)):
             return ""
