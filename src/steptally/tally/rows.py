@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptally.tally.straggler_rows import (
+    ClockRow,
+    CollectiveRow,
+    PeerRow,
+    ReplayRow,
+    VerdictRow,
+    WaitRow,
+    WhatIfRow,
+)
 from steptally.tally.trace_rows import (
     ContentionRow,
     FamilyRow,
@@ -323,10 +332,24 @@ ROW_TYPES: dict[str, type] = {
     "steps": StepRow,
     "substitutions": SubstitutionRow,
     "programs": ProgramRow,
+    "verdicts": VerdictRow,
+    "replay": ReplayRow,
+    "what_if": WhatIfRow,
+    "peers": PeerRow,
+    "waits": WaitRow,
+    "collectives": CollectiveRow,
+    "clock": ClockRow,
 }
 
 Row = (
     FlopsRow
+    | ClockRow
+    | CollectiveRow
+    | PeerRow
+    | ReplayRow
+    | VerdictRow
+    | WaitRow
+    | WhatIfRow
     | ConventionRow
     | LoggedRow
     | LossRow
