@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from steptally.measure.stragglers.causes import Cause, Situation
-from steptally.measure.stragglers.own_time import Floats, effect, nanmedian, ratio
+from steptally.measure.stragglers.own_time import Floats, effect, medians_of_others, ratio
 from steptally.measure.stragglers.program import Program
 from steptally.measure.stragglers.replay import Booleans, Durations
 from steptally.measure.stragglers.whereabouts import place_of
@@ -25,7 +25,7 @@ def link_causes(situation: Situation) -> Iterator[Cause]:
         if len(groups) < 2:
             continue
         times = _by_group_and_step(alike)
-        slow = effect(ratio(times, _of_others(times)))
+        slow = effect(ratio(times, medians_of_others(times)))
         for index in np.flatnonzero(slow.found):
             ranks = [int(rank) for rank in groups[int(index)].split(",")]
             factor = float(slow.factor[index])
@@ -77,12 +77,6 @@ def _transfers(program: Program, durations: Durations) -> pl.DataFrame:
     several = instances.filter(pl.col("size") > 1)
     keys = ["operation", "size", "members", "step"]
     return several.group_by(keys).agg(pl.col("transfer").sum()).sort(keys)
-
-
-def _of_others(times: Floats) -> Floats:
-    """By group and step: the median of the other groups; nan where there are none."""
-    others = [np.delete(times, index, axis=0) for index in range(len(times))]
-    return np.array([nanmedian(other.T) for other in others])
 
 
 def _rows(program: Program, operation: str, ranks: list[int]) -> Booleans:

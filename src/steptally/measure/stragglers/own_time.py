@@ -54,16 +54,16 @@ class OwnTimes:
         for stage in np.unique(self.stage):
             members = np.flatnonzero(self.stage == stage)
             if members.size > 1:
-                found[members] = _medians_of_others(of[members])
+                found[members] = medians_of_others(of[members])
         return found
 
     def excess(self, of: Floats) -> Floats:
         """By rank and step: `of` over its peers', as a part of the peers' whole own time."""
         whole = nanmedian(self.peers(self.whole))[:, None]
         difference = of - self.peers(of)
-        return np.asarray(
-            np.divide(difference, whole, out=np.full_like(of, np.nan), where=whole > 0)
-        )
+        excess = np.full_like(of, np.nan)
+        np.divide(difference, whole, out=excess, where=whole > 0)
+        return excess
 
 
 def own_times(program: Program, durations: Durations, phase: str | None = None) -> OwnTimes:
@@ -170,7 +170,7 @@ def _least_difference(values: Floats) -> Floats:
     sigma = np.where(np.isnan(spread), pooled, np.maximum(spread, pooled))
     quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(values), 2))
     error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(count)
-    return np.maximum(quantile * error, LEAST_EFFECT)
+    return np.asarray(np.maximum(quantile * error, LEAST_EFFECT))
 
 
 def _few(count: npt.NDArray[np.int64]) -> Floats:
@@ -182,18 +182,23 @@ def _few(count: npt.NDArray[np.int64]) -> Floats:
     return 1 + 10 / (4 * np.maximum(count - 1, 1))
 
 
-def _medians_of_others(values: Floats) -> Floats:
-    """By row: the median of the other rows. O(n log n) in the number of rows."""
-    count = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
+def medians_of_others(values: Floats) -> Floats:
+    """By row and column: the median of the column's other rows, without nans; nan if there is none.
+
+    O(n log n) in the number of rows: of the n − 1 others in order, the middle ones stand where they
+    stand among all, or one place further where this row comes before them.
+    """
+    order = np.argsort(values, axis=0, kind="stable")  # nans last
     ordered = np.take_along_axis(values, order, axis=0)
     place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(count)[:, None], axis=0)
-    # Of n − 1 others sorted, the middle ones are at these places once this row is taken out.
-    low, high = (count - 2) // 2, (count - 1) // 2
-    skip_low, skip_high = place <= low, place <= high
-    at = np.take_along_axis
-    return (at(ordered, low + skip_low, 0) + at(ordered, high + skip_high, 0)) / 2
+    np.put_along_axis(place, order, np.arange(len(values))[:, None], axis=0)
+    told = ~np.isnan(values)
+    others = told.sum(axis=0) - told
+    low, high = np.maximum(others - 1, 0) // 2, others // 2
+    last = len(values) - 1
+    below = np.take_along_axis(ordered, np.minimum(low + (told & (place <= low)), last), axis=0)
+    above = np.take_along_axis(ordered, np.minimum(high + (told & (place <= high)), last), axis=0)
+    return np.where(others > 0, (below + above) / 2, np.nan)
 
 
 def nanmedian(values: Floats) -> Floats:
