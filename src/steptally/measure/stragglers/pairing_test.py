@@ -1,0 +1,206 @@
+"""Whether the ends support a pairing: what was not one collective is refused, with the reason.
+
+Nobody leaves an all-reduce before its last member has entered, and all leave together. Pairs that
+order alone has made are tested by both; those that rest on recorded numbers by the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from steptally.measure.stragglers.clock import Clocks
+from steptally.measure.stragglers.collective_names import LEAVE_APART, LEAVE_TOGETHER, MESSAGES
+from steptally.measure.stragglers.instances import Pairing, Refusal
+
+# Ends of a pairing that lie closer than this are together; NCCL's do by 10 µs within a node.
+TOGETHER_NS = 100_000
+# The share of a group's instances that may contradict their pairing before all are refused.
+MOST_CONTRADICTIONS = 0.1
+# An instance whose ends are this many times further apart than the group's is no instance.
+_OUTLIER = 10
+# Ends that agree this much better when one rank's are counted from another one are shifted.
+_BETTER = 4
+_SHIFTS = (-2, -1, 1, 2)
+_FEWEST_FOR_SHIFT = 4
+_SHIFT_MATTERS_NS = 20_000
+
+Float64s = npt.NDArray[np.float64]
+
+
+def without_shifted(pairing: Pairing) -> Pairing:
+    """The pairing without groups in which a rank's ends fit the others' better one or two along.
+
+    It needs no clocks: how evenly a rank ends behind another does not depend on its offset.
+    """
+    tested = pairing.members.filter(
+        pl.col("by_order") & pl.col("collective").is_in((*LEAVE_TOGETHER, *LEAVE_APART))
+    )
+    refused = []
+    for (number,), rows in tested.partition_by("group_id", as_dict=True).items():
+        found = _shifted_rank(rows)
+        if found is not None:
+            rank, shift = found
+            way = "later" if shift > 0 else "earlier"
+            reason = (
+                f"rank {rank}'s ends fit those of the others better {abs(shift)} {way}: "
+                "records are lost"
+            )
+            refused.append((number, _refusal(rows, reason)))
+    return _without(pairing, refused)
+
+
+def tested(pairing: Pairing, clocks: Clocks) -> Pairing:
+    """The pairing without groups and instances that their times contradict on these clocks."""
+    table = _instances(pairing, clocks)
+    refused = []
+    for row in _groups(table).iter_rows(named=True):
+        reason = _against(row)
+        if reason:
+            rows = pairing.members.filter(pl.col("group_id") == row["group_id"])
+            refused.append((row["group_id"], _refusal(rows, reason)))
+    kept = _without(pairing, refused)
+    single = table.filter(
+        pl.col("contradicts") & ~pl.col("group_id").is_in([number for number, _ in refused])
+    )
+    return _without_instances(kept, single)
+
+
+def _shifted_rank(rows: pl.DataFrame) -> tuple[int, int] | None:
+    """A rank, and by how many places its ends fit better; None where all fit as they are."""
+    sizes = rows.group_by("instance").len()
+    whole = sizes.filter(pl.col("len") == sizes["len"].max())["instance"]
+    if len(whole) < _FEWEST_FOR_SHIFT:
+        return None
+    ordered = rows.filter(pl.col("instance").is_in(whole.implode())).sort("rank", "instance")
+    ranks = ordered["rank"].unique().sort().to_list()
+    if len(ordered) != len(ranks) * len(whole):
+        return None  # other members each time: nothing to compare one by one
+    leave = ordered["leave_ns"].to_numpy().reshape(len(ranks), len(whole))
+    leave = (leave - leave[:, :1]).astype(np.float64)
+    for place in range(1, len(ranks)):
+        as_paired = _unevenness(leave[0], leave[place], 0)
+        if as_paired < _SHIFT_MATTERS_NS:
+            continue
+        others = {shift: _unevenness(leave[0], leave[place], shift) for shift in _SHIFTS}
+        best = min(others, key=lambda shift: others[shift])
+        if others[best] * _BETTER < as_paired:
+            return ranks[place], best
+    return None
+
+
+def _unevenness(one: Float64s, other: Float64s, shift: int) -> float:
+    """The median distance of `other`'s lags behind `one` from their median."""
+    if shift > 0:
+        lag = other[shift:] - one[:-shift]
+    elif shift < 0:
+        lag = other[:shift] - one[-shift:]
+    else:
+        lag = other - one
+    if lag.size < 2:
+        return float("inf")
+    return float(np.median(np.abs(lag - np.median(lag))))
+
+
+def _instances(pairing: Pairing, clocks: Clocks) -> pl.DataFrame:
+    """Each instance with its skew, its longest member, and whether its times contradict it."""
+    bound = pl.col("rank").replace_strict(clocks.bounds(), default=0, return_dtype=pl.Int64)
+    rows = clocks.common(pairing.members).with_columns(bound=bound)
+    message = pl.col("collective").is_in(MESSAGES)
+    together = pl.col("collective").is_in(LEAVE_TOGETHER)
+    apart = pl.col("collective").is_in((*LEAVE_APART, "unknown"))
+    sends, receives = pl.col("collective") == "send", pl.col("collective") == "recv"
+    late = pl.col("enter_ns").max() - pl.col("leave_ns").min()
+    unsent = pl.col("enter_ns").filter(sends).max() - pl.col("leave_ns").filter(receives).min()
+    table = rows.group_by("instance").agg(
+        pl.col("group_id").first(),
+        pl.col("by_order").first(),
+        together=together.all(),
+        late=pl.when(message.any()).then(unsent).when((together | apart).all()).then(late),
+        skew=pl.when((together | apart).all()).then(
+            pl.col("leave_ns").max() - pl.col("leave_ns").min()
+        ),
+        longest=(pl.col("leave_ns") - pl.col("enter_ns")).max(),
+        slack=2 * pl.col("bound").max(),
+    )
+    usual = pl.col("skew").median().over("group_id")
+    far = pl.max_horizontal(pl.col("longest"), _OUTLIER * usual + pl.col("slack"))
+    return table.with_columns(
+        contradicts=(pl.col("late") > pl.col("slack")).fill_null(False)
+        | (pl.col("by_order") & pl.col("together") & (pl.col("skew") > far)).fill_null(False)
+    ).sort("instance")
+
+
+def _groups(table: pl.DataFrame) -> pl.DataFrame:
+    return (
+        table.group_by("group_id")
+        .agg(
+            pl.col("by_order").first(),
+            together=pl.col("together").all(),
+            count=pl.len(),
+            contradictions=pl.col("contradicts").sum(),
+            skew=pl.col("skew").median(),
+            longest=pl.col("longest").median(),
+        )
+        .sort("group_id")
+    )
+
+
+def _against(row: Mapping[str, Any]) -> str:
+    """Why a group's pairing is not to be believed; empty where it is."""
+    count, contradictions = row["count"], row["contradictions"]
+    if contradictions > MOST_CONTRADICTIONS * count:
+        return (
+            f"in {contradictions} of {count} a member had left before another entered, or long "
+            "before it left"
+        )
+    if not row["by_order"] or row["skew"] is None:
+        return ""
+    limit = max(TOGETHER_NS, row["longest"] / (2 if row["together"] else 1))
+    if row["skew"] <= limit:
+        return ""
+    return (
+        f"their ends lie {row['skew'] / 1e6:.3f} ms apart, where the longest members last "
+        f"{row['longest'] / 1e6:.3f} ms (medians): what order pairs are not the same collectives"
+    )
+
+
+def _refusal(rows: pl.DataFrame, reason: str) -> Refusal:
+    ranks = tuple(rows["rank"].unique().sort())
+    return Refusal(group=rows["group"][0], ranks=ranks, reason=reason)
+
+
+def _without(pairing: Pairing, refused: list[tuple[int, Refusal]]) -> Pairing:
+    if not refused:
+        return pairing
+    numbers = [number for number, _ in refused]
+    bad = pl.col("group_id").is_in(numbers)
+    # What lies outside of all steps was of use for clocks only: nothing to say of it.
+    told = set(pairing.members.filter(bad & pl.col("step").is_not_null())["group_id"])
+    return replace(
+        pairing,
+        members=pairing.members.filter(~bad),
+        refused=(*pairing.refused, *(one for number, one in refused if number in told)),
+    )
+
+
+def _without_instances(pairing: Pairing, single: pl.DataFrame) -> Pairing:
+    if single.is_empty():
+        return pairing
+    bad = pl.col("instance").is_in(single["instance"].implode())
+    return replace(
+        pairing,
+        members=pairing.members.filter(~bad),
+        refused=(*pairing.refused, *_single_refusals(pairing.members.filter(bad))),
+    )
+
+
+def _single_refusals(rows: pl.DataFrame) -> Iterator[Refusal]:
+    for _, own in sorted(rows.partition_by("group_id", as_dict=True).items()):
+        count = own["instance"].n_unique()
+        yield _refusal(own, f"{count} of them do not fit together in time; the others are kept")
