@@ -35,7 +35,8 @@ from steptally.tally.straggler_rows import ClockRow
 
 # Each round refines what the one before leaves over; a third would move nothing but noise.
 _ROUNDS = 3
-# A drift must rest on so many ends, stand out of its error, show in the ends, and be a clock's.
+# A drift must rest on so many of a clock's ends, stand out of its error, show in the ends, and be
+# one that clocks have.
 FEWEST_FOR_DRIFT = 20
 _SURE = 4.0
 _LEAST_RISE_NS = 2_000.0
@@ -125,23 +126,31 @@ def _solved(ends: Ends) -> tuple[Float64s, Float64s, Edges]:
         weight = table["count"].to_numpy() / spread**2
         offset = offset + solve_robustly(edges, table["difference"].to_numpy(), weight, spread)
         if number == 0:
-            drift = _drift(table, edges)
+            drift = _drift(table, ends)
     return offset, drift, edges
 
 
-def _drift(table: pl.DataFrame, edges: Edges) -> Float64s:
-    """The drift of each clock against its component's median one; 0 where the ends show none."""
-    told = (table["slope"].is_not_null() & (table["count"] >= FEWEST_FOR_DRIFT)).to_numpy()
-    slope = np.where(told, table["slope"].fill_null(0.0).to_numpy(), 0.0)
-    weight = np.where(told, 1 / table["slope_error"].fill_null(1.0).to_numpy() ** 2, 0.0)
-    found = solve(edges, slope, weight)
-    found = found - component_medians(components(edges), found)
-    total = np.bincount(edges.clock, weight, edges.clocks)
-    error = 1 / np.sqrt(np.maximum(total, np.finfo(np.float64).tiny))
-    span = np.zeros(edges.clocks)
-    np.maximum.at(span, edges.clock, np.where(told, table["span"].to_numpy(), 0.0))
+def _drift(table: pl.DataFrame, ends: Ends) -> Float64s:
+    """The drift of each clock against its component's median one; 0 where the ends show none.
+
+    Slopes are compared along the groups that tell one; where these do not connect what all groups
+    do, how one part drifts against the other is not told, and none is.
+    """
+    told = table.filter(pl.col("slope").is_not_null())
+    edges = edges_of(told, ends)
+    own = components(edges)
+    if not np.array_equal(own, components(edges_of(table, ends))):
+        return np.zeros(ends.clocks)
+    weight = 1 / told["slope_error"].to_numpy() ** 2
+    found = solve(edges, told["slope"].to_numpy(), weight)
+    found = found - component_medians(own, found)
+    error = 1 / np.sqrt(np.maximum(np.bincount(edges.clock, weight, ends.clocks), 1e-300))
+    span = np.zeros(ends.clocks)
+    np.maximum.at(span, edges.clock, told["span"].to_numpy())
+    counts = np.bincount(edges.clock, told["count"].to_numpy(), ends.clocks)
     shown = (np.abs(found) > _SURE * error) & (np.abs(found) * span > _LEAST_RISE_NS)
-    return np.where(shown & (np.abs(found) < MOST_DRIFT), found, 0.0)
+    shown &= (np.abs(found) < MOST_DRIFT) & (counts >= FEWEST_FOR_DRIFT)
+    return np.where(shown, found, 0.0)
 
 
 def _whole_offsets(ends: Ends, offset: Float64s, own: Int64s) -> Int64s:

@@ -32,9 +32,9 @@ def rank_bounds(
     Of a clock, the largest of: the 99 % range of the median of its distances from the others'
     ends, the typical skew of the instances it took part in, and the unit of the recorded times;
     for fewer than five ends also its shortest transfer, since members leave no further apart than
-    the data take. On top of it half of the trend that is left over the recording. The only clock
-    of a component is exact. Where ranks share a clock, what a rank's ends surely lie behind or
-    before the others' adds to it, up to the rank's shortest transfer.
+    the data take. On top of it half of the trend that is left over the recording, or that noise
+    may hide. The only clock of a component is exact. Where ranks share a clock, what a rank's ends
+    surely lie behind or before the others' adds to it, up to the rank's shortest transfer.
     """
     rows = behind(ends, offset, drift).filter(pl.col("members") > 1)
     rows = rows.with_columns(
@@ -96,11 +96,12 @@ def _surely_apart(ordered: Float64s) -> float:
 
 
 def _trends(rows: pl.DataFrame) -> Mapping[int, float]:
-    """Half of what each clock's distances still rise over its recording, by its surest group."""
+    """Half of what each clock's distances surely rise still, and of what may be hidden."""
     table = edge_table(rows).filter(pl.col("slope").is_not_null())
-    surest = table.sort("place", "slope_error").unique("place", keep="first", maintain_order=True)
-    rise = (pl.col("slope").abs() + pl.col("slope_error")) * pl.col("span") / 2
-    return dict(surest.select("place", rise=rise).iter_rows())
+    half = pl.col("span") / 2
+    surely = (pl.col("slope").abs() - 2 * pl.col("slope_error")).clip(0) * half
+    hidden = pl.col("slope_error") * half
+    return dict(table.group_by("place").agg(surely.max() + hidden.min()).iter_rows())
 
 
 def _shortest_transfers(

@@ -18,10 +18,11 @@ from steptally.measure.stragglers.clock import Clocks
 from steptally.measure.stragglers.collective_names import LEAVE_APART, LEAVE_TOGETHER, MESSAGES
 from steptally.measure.stragglers.instances import Pairing, Refusal
 
-# Ends of a pairing that lie closer than this are together; NCCL's do by 10 µs within a node.
-TOGETHER_NS = 100_000
-# The share of a group's instances that may contradict their pairing before all are refused.
-MOST_CONTRADICTIONS = 0.1
+# Ends that lie closer than this are together, however short the collective: NCCL's within a node.
+TOGETHER_NS = 10_000
+# The share of a group's instances that may contradict their pairing before all are refused, and of
+# those that order has paired the share that may end further apart than their shortest member lasts.
+MOST_CONTRADICTIONS = MOST_SCATTERED = 0.1
 # An instance whose ends are this many times further apart than the group's is no instance.
 _OUTLIER = 10
 # Ends that agree this much better when one rank's are counted from another one are shifted.
@@ -108,31 +109,33 @@ def _unevenness(one: Float64s, other: Float64s, shift: int) -> float:
 
 
 def _instances(pairing: Pairing, clocks: Clocks) -> pl.DataFrame:
-    """Each instance with its skew, its longest member, and whether its times contradict it."""
+    """Each instance with its skew, its shortest member, and whether its times contradict it.
+
+    All members leave between the last enter and the end of the transfer, which the last to enter
+    sees from its begin: ends that lie further apart than the shortest member lasts are `scattered`.
+    """
     bound = pl.col("rank").replace_strict(clocks.bounds(), default=0, return_dtype=pl.Int64)
     rows = clocks.common(pairing.members).with_columns(bound=bound)
     message = pl.col("collective").is_in(MESSAGES)
-    together = pl.col("collective").is_in(LEAVE_TOGETHER)
-    apart = pl.col("collective").is_in((*LEAVE_APART, "unknown"))
+    meets = pl.col("collective").is_in((*LEAVE_TOGETHER, *LEAVE_APART, "unknown")).all()
     sends, receives = pl.col("collective") == "send", pl.col("collective") == "recv"
     late = pl.col("enter_ns").max() - pl.col("leave_ns").min()
     unsent = pl.col("enter_ns").filter(sends).max() - pl.col("leave_ns").filter(receives).min()
     table = rows.group_by("instance").agg(
         pl.col("group_id").first(),
         pl.col("by_order").first(),
-        together=together.all(),
-        late=pl.when(message.any()).then(unsent).when((together | apart).all()).then(late),
-        skew=pl.when((together | apart).all()).then(
-            pl.col("leave_ns").max() - pl.col("leave_ns").min()
-        ),
-        longest=(pl.col("leave_ns") - pl.col("enter_ns")).max(),
+        late=pl.when(message.any()).then(unsent).when(meets).then(late),
+        skew=pl.when(meets).then(pl.col("leave_ns").max() - pl.col("leave_ns").min()),
+        shortest=(pl.col("leave_ns") - pl.col("enter_ns")).min(),
         slack=2 * pl.col("bound").max(),
     )
     usual = pl.col("skew").median().over("group_id")
-    far = pl.max_horizontal(pl.col("longest"), _OUTLIER * usual + pl.col("slack"))
+    far = pl.max_horizontal(pl.col("shortest"), _OUTLIER * usual) + pl.col("slack")
+    scattered = pl.col("skew") > pl.max_horizontal(pl.col("shortest"), TOGETHER_NS)
+    impossible = (pl.col("late") > pl.col("slack")).fill_null(False)
+    unlikely = (pl.col("by_order") & (pl.col("skew") > far)).fill_null(False)
     return table.with_columns(
-        contradicts=(pl.col("late") > pl.col("slack")).fill_null(False)
-        | (pl.col("by_order") & pl.col("together") & (pl.col("skew") > far)).fill_null(False)
+        scattered=scattered.fill_null(False), contradicts=impossible | unlikely
     ).sort("instance")
 
 
@@ -141,11 +144,11 @@ def _groups(table: pl.DataFrame) -> pl.DataFrame:
         table.group_by("group_id")
         .agg(
             pl.col("by_order").first(),
-            together=pl.col("together").all(),
             count=pl.len(),
             contradictions=pl.col("contradicts").sum(),
+            scattered=pl.col("scattered").sum(),
             skew=pl.col("skew").median(),
-            longest=pl.col("longest").median(),
+            shortest=pl.col("shortest").median(),
         )
         .sort("group_id")
     )
@@ -159,14 +162,11 @@ def _against(row: Mapping[str, Any]) -> str:
             f"in {contradictions} of {count} a member had left before another entered, or long "
             "before it left"
         )
-    if not row["by_order"] or row["skew"] is None:
-        return ""
-    limit = max(TOGETHER_NS, row["longest"] / (2 if row["together"] else 1))
-    if row["skew"] <= limit:
+    if not row["by_order"] or row["scattered"] <= MOST_SCATTERED * count:
         return ""
     return (
-        f"their ends lie {row['skew'] / 1e6:.3f} ms apart, where the longest members last "
-        f"{row['longest'] / 1e6:.3f} ms (medians): what order pairs are not the same collectives"
+        f"their ends lie {row['skew'] / 1e6:.3f} ms apart, where the shortest member lasts "
+        f"{row['shortest'] / 1e6:.3f} ms (medians): what order pairs are not the same collectives"
     )
 
 
