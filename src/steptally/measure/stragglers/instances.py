@@ -3,7 +3,7 @@
 By the number that was recorded (the recorder's tags, NCCL's sequence); else by order within the
 group and step, where all members have the same collectives in it; where no group is known, over
 all ranks that have the same ones, stream by stream. Messages by the pair of ranks. What order
-alone has paired is only believed after a test of the ends (`pairing_test`).
+alone has paired is only believed after a test of the ends (`pairing_support`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Refusal:
     def sentence(self) -> str:
         """The refusal in words: `collectives of tp (ranks 0-3) in step 5 are not paired: …`."""
         place = "" if self.step is None else f" in step {self.step}"
-        ranks = number_ranges(self.ranks)
-        return f"collectives of {self.group} (ranks {ranks}){place} are not paired: {self.reason}"
+        ranks = f"rank{'s' * (len(self.ranks) > 1)} {number_ranges(self.ranks)}"
+        return f"collectives of {self.group} ({ranks}){place} are not paired: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def _recorded_alone(rows: pl.DataFrame, members: pl.DataFrame, read: set[int]) -
     left = inside.join(members, on=["rank", "row"], how="anti")
     table = left.group_by("group").agg(pl.col("rank").unique().sort(), count=pl.len())
     for group, ranks, count in table.sort("group").select("group", "rank", "count").iter_rows():
-        reason = f"{count:,} of them were recorded by one rank alone, of {len(read):,} read"
+        reason = f"no other of the {len(read):,} ranks read has recorded {count:,} of them"
         yield Refusal(group=group, ranks=tuple(ranks), reason=reason)
 
 

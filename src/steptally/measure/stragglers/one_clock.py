@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from steptally.measure.stragglers.clock import Clocks, align
 from steptally.measure.stragglers.instances import Pairing, pair
-from steptally.measure.stragglers.pairing_test import tested, without_shifted
+from steptally.measure.stragglers.pairing_support import supported, without_shifted
 from steptally.measure.stragglers.recording import RankRecording
 from steptally.tally.ranges import number_ranges
 
@@ -33,7 +33,7 @@ def on_one_clock(recordings: Sequence[RankRecording]) -> Together:
     pairing = without_shifted(pair(recordings))
     clocks = align(recordings, pairing)
     for _ in range(_MOST_ROUNDS):
-        kept = tested(pairing, clocks)
+        kept = supported(pairing, clocks)
         if len(kept.members) == len(pairing.members):
             break
         pairing = kept

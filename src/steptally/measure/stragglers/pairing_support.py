@@ -39,11 +39,11 @@ def without_shifted(pairing: Pairing) -> Pairing:
 
     It needs no clocks: how evenly a rank ends behind another does not depend on its offset.
     """
-    tested = pairing.members.filter(
+    ordered = pairing.members.filter(
         pl.col("by_order") & pl.col("collective").is_in((*LEAVE_TOGETHER, *LEAVE_APART))
     )
     refused = []
-    for (number,), rows in tested.partition_by("group_id", as_dict=True).items():
+    for (number,), rows in ordered.partition_by("group_id", as_dict=True).items():
         found = _shifted_rank(rows)
         if found is not None:
             rank, shift = found
@@ -56,7 +56,7 @@ def without_shifted(pairing: Pairing) -> Pairing:
     return _without(pairing, refused)
 
 
-def tested(pairing: Pairing, clocks: Clocks) -> Pairing:
+def supported(pairing: Pairing, clocks: Clocks) -> Pairing:
     """The pairing without groups and instances that their times contradict on these clocks."""
     table = _instances(pairing, clocks)
     refused = []
@@ -203,4 +203,6 @@ def _without_instances(pairing: Pairing, single: pl.DataFrame) -> Pairing:
 def _single_refusals(rows: pl.DataFrame) -> Iterator[Refusal]:
     for _, own in sorted(rows.partition_by("group_id", as_dict=True).items()):
         count = own["instance"].n_unique()
-        yield _refusal(own, f"{count} of them do not fit together in time; the others are kept")
+        yield _refusal(
+            own, f"the times of {count:,} of them do not fit together; the others are kept"
+        )
