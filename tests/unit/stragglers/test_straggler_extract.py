@@ -8,7 +8,9 @@ import pytest
 from tests.device_traces import kernel, nccl, read_trace, step
 from tests.recordings import recorded_run, recorded_trace
 
+from steptally.cli.straggler_places import job_places
 from steptally.errors import InputError
+from steptally.job import job_from_settings
 from steptally.measure.stragglers.collective_names import collective_of
 from steptally.measure.stragglers.extract import (
     ExtractOptions,
@@ -26,6 +28,15 @@ from steptally.measure.stragglers.recording import COLLECTIVE_NAMES, COMMUNICATI
 from steptally.trace.read import read_traces
 
 OPTIONS = ExtractOptions()
+SMALL_JOB = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "seq_length": 16,
+    "vocab_size": 256,
+    "micro_batch_size": 1,
+    "global_batch_size": 4,
+}
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -229,3 +240,39 @@ def test_a_file_that_cannot_be_read_is_an_error_of_its_own(tmp_path):
     (source,) = read_traces([path])
     path.write_text('{"traceEvents": [')
     assert "damaged" in extract_source(source, 0, OPTIONS).error
+
+
+def test_gloo_takes_up_what_it_is_handed_as_late_as_the_formulas_say():
+    # docs/formulas/stragglers.md: 0.24 ms at the median, 53 ms at most.
+    lags = []
+    for name, ranks in (("tp2_dp2", 4), ("pp2", 2), ("two_groups", 2)):
+        for rank in range(ranks):
+            trace = recorded_trace(name, rank)
+            handed = trace.events["start_ns"].gather(trace.collectives["event"])
+            begun = (
+                trace.events.filter(pl.col("kind") == "transfer")
+                .drop_nulls("collective")
+                .group_by("collective")
+                .agg(pl.col("start_ns").min())
+            )
+            lags.append(begun["start_ns"] - handed.gather(begun["collective"]))
+    every = pl.concat(lags)
+    assert round(every.median() / 1e6, 2) == 0.24
+    assert round(every.max() / 1e6) == 53
+
+
+def test_a_jobs_places_are_those_that_the_run_of_it_recorded():
+    settings = {"world_size": 4, "tensor_model_parallel_size": 2, "num_layers": 1}
+    job = job_from_settings({**SMALL_JOB, **settings})
+    recorded = manifest_places(recorded_run("tp2_dp2"))
+    for rank, place in job_places(job).items():
+        told = {axis: recorded[rank].coordinates[axis] for axis in place.coordinates}
+        assert place.coordinates == told
+
+
+def test_a_jobs_places_count_expert_parallel_ranks_where_there_are_experts():
+    settings = {"world_size": 4, "num_experts": 4, "expert_model_parallel_size": 2}
+    places = job_places(job_from_settings({**SMALL_JOB, **settings}))
+    # Source: Megatron-Core's RankGenerator: ep runs inside dp.
+    assert [places[rank].coordinates["ep"] for rank in range(4)] == [0, 1, 0, 1]
+    assert [places[rank].coordinates["dp"] for rank in range(4)] == [0, 1, 2, 3]
