@@ -101,3 +101,39 @@ def test_utilization():
     states("utilization", full)
     assert full / 13.75 / 64 / 312e12 == pytest.approx(0.514, abs=5e-4)
     assert useful_flops(job) / 13.75 / 64 / 312e12 == pytest.approx(0.507, abs=5e-4)
+
+
+def test_stragglers():
+    from tests.straggler_example import AHEAD, ENTERED, LEFT, US, example
+
+    from steptally.measure.stragglers.clock import raw_clocks
+    from steptally.measure.stragglers.one_clock import on_one_clock
+    from steptally.measure.stragglers.waits import waits
+
+    def listed(values):
+        return ", ".join(map(str, values))
+
+    made = example()
+    together = on_one_clock(made)
+    clocks = together.clocks.rows
+    rows = waits(made, together.pairing, together.clocks)
+    text = (DOCS / "stragglers.md").read_text()
+    for number, (entered, left) in enumerate(zip(ENTERED, LEFT, strict=True)):
+        assert f"| {number + 1} | {listed(entered)} | {listed(left)} |" in text
+        own = rows.filter(rows["instance"] == number)
+        parts = [[time // US for time in own[name]] for name in ("wait_ns", "transfer_ns")]
+        assert f"| {number + 1} | {listed(parts[0])} | {listed(parts[1])} |" in text
+    recorded = [[time + AHEAD * (rank == 1) for rank, time in enumerate(left)] for left in LEFT]
+    behind = [[times[rank] - sorted(times)[1] for times in recorded] for rank in range(3)]
+    assert f"rank 1 by {behind[1][0]:,}, {behind[1][1]:,} and {behind[1][2]:,} µs" in text
+    assert f"rank 0 by {behind[0][0]}, {behind[0][1]} and {behind[0][2]};".replace("-", "−") in text
+    assert behind[2] == [0, 0, 0]
+    offsets = [clocks[rank].offset_ns // US for rank in range(3)]
+    assert offsets == [1, -AHEAD, 0]
+    assert f"offsets of {offsets[0]}, −{AHEAD:,} and {offsets[2]} µs" in text
+    bounds = [clocks[rank].bound_ns // US for rank in range(3)]
+    assert f"{bounds[0]}, {bounds[1]} and {bounds[2]} µs" in text
+    raw = waits(made, together.pairing, raw_clocks(made))
+    assert f"seems to wait {raw['wait_ns'][0] // US} µs" in text
+    exposed, wait = rows["exposed_wait_ns"][0] // US, rows["wait_ns"][0] // US
+    assert f"{exposed} of its {wait} µs are exposed" in text

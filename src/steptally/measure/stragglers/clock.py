@@ -4,9 +4,9 @@
     rows = clocks.common(frame)
 
 Members of an all-reduce leave it together, so that how far apart its ends are recorded is how far
-apart the clocks are. A median over all instances of a group gives each rank's distance from it,
+apart the clocks are. A median over all instances of a group gives each clock's distance from it,
 least squares over all groups (`clock_graph`) the offsets; a drift where the recording is long
-enough to show one. Ranks of one host have one clock: theirs is measured too, and not corrected.
+enough to show one. Ranks of one host read one clock (`clock_hosts`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,26 @@ import numpy as np
 import polars as pl
 
 from steptally.measure.stragglers.clock_bounds import rank_bounds
-from steptally.measure.stragglers.clock_ends import Ends, behind, edge_table, ends_of
-from steptally.measure.stragglers.clock_graph import Edges, Float64s, Int64s, components, solve
-from steptally.measure.stragglers.clock_hosts import share_hosts
+from steptally.measure.stragglers.clock_ends import Ends, behind, edge_table, edges_of, ends_of
+from steptally.measure.stragglers.clock_graph import (
+    Edges,
+    Float64s,
+    Int64s,
+    component_medians,
+    components,
+    solve,
+    solve_robustly,
+)
+from steptally.measure.stragglers.clock_hosts import ReadClocks, clocks_read
 from steptally.measure.stragglers.instances import Pairing
 from steptally.measure.stragglers.recording import RankRecording
 from steptally.tally.straggler_rows import ClockRow
 
-# Offsets are refined on what the ones before leave over; the third round moves nothing but noise.
+# Each round refines what the one before leaves over; a third would move nothing but noise.
 _ROUNDS = 3
-# A drift must stand out of its error, show in the ends (ns), and be one that clocks have.
+# A drift must rest on so many of a clock's ends, stand out of its error, show in the ends, and be
+# one that clocks have.
+FEWEST_FOR_DRIFT = 20
 _SURE = 4.0
 _LEAST_RISE_NS = 2_000.0
 MOST_DRIFT = 1e-3
@@ -86,90 +96,83 @@ def raw_clocks(recordings: Sequence[RankRecording]) -> Clocks:
 def align(recordings: Sequence[RankRecording], pairing: Pairing) -> Clocks:
     """The clocks by which the paired collectives' members leave together.
 
-    The clock of the median rank is kept as it is. Ranks that no path of collectives connects with
-    the most others have `connected` False: their times compare among themselves at most.
+    The median clock is kept as it is. Ranks that no path of collectives connects with the most
+    others have `connected` False: their times compare among themselves at most.
     """
-    ranks = sorted(one.rank for one in recordings)
-    ends = ends_of(pairing, ranks)
-    if ends.rows.is_empty():
-        return share_hosts(recordings, raw_clocks(recordings))
+    read = clocks_read(recordings, pairing)
+    ends = ends_of(pairing, read)
     offset, drift, edges = _solved(ends)
     own = components(edges)
-    drift = drift - _medians(own, drift)
-    rows = behind(ends, offset, drift)
-    bounds = rank_bounds(rows, pairing, ends, offset, drift)
+    bounds = rank_bounds(pairing, read, ends, offset, drift, own)
     whole = _whole_offsets(ends, offset, own)
-    largest = np.bincount(own).argmax()
-    counts = ends.rows["place"].to_numpy()
-    used = np.bincount(counts, minlength=len(ranks))
-    found = {
+    used = dict(ends.rows["rank"].value_counts().iter_rows())
+    connected = _connected(read, own, used)
+    rows = {
         rank: ClockRow(
             rank=rank,
             offset_ns=int(whole[place]),
             drift=float(drift[place]),
-            bound_ns=bounds.get(place),
-            collectives=int(used[place]),
-            connected=bool(own[place] == largest and used[place]),
+            bound_ns=bounds.get(rank),
+            collectives=used.get(rank, 0),
+            connected=rank in connected,
             reference_ns=int(ends.origins[place]),
         )
-        for place, rank in enumerate(ranks)
+        for rank, place in read.place.items()
     }
-    return share_hosts(recordings, Clocks(rows=found))
+    return Clocks(rows=rows, warnings=read.warnings)
 
 
 def _solved(ends: Ends) -> tuple[Float64s, Float64s, Edges]:
-    """Offset (ns, of times since the rank's origin) and drift of each rank, and their graph."""
-    offset, drift = np.zeros(len(ends.ranks)), np.zeros(len(ends.ranks))
-    for round_ in range(_ROUNDS):
-        table = edge_table(behind(ends, offset, drift, whole=round_ == 0))
-        edges = _edges(table, ends)
-        weight = (table["count"] / table["spread"] ** 2).to_numpy()
-        offset = offset + solve(edges, table["difference"].to_numpy(), weight)
-        if round_ == 0:
-            drift = _drift(table, edges)
-            # The origin of a time stays where it was: a drift also turns the offset's meaning.
+    """Offset (ns, of times since the clock's origin) and drift of each clock, and their graph."""
+    offset, drift = np.zeros(ends.clocks), np.zeros(ends.clocks)
+    for number in range(_ROUNDS):
+        table = edge_table(behind(ends, offset, drift, whole=number == 0))
+        edges = edges_of(table, ends)
+        spread = table["spread"].to_numpy()
+        weight = table["count"].to_numpy() / spread**2
+        offset = offset + solve_robustly(edges, table["difference"].to_numpy(), weight, spread)
+        if number == 0:
+            drift = _drift(table, ends)
     return offset, drift, edges
 
 
-def _drift(table: pl.DataFrame, edges: Edges) -> Float64s:
-    """The drift of each rank where the ends show one, else 0."""
-    told = table["slope"].is_not_null().to_numpy()
-    if not told.any():
-        return np.zeros(edges.ranks)
-    slope = table["slope"].fill_null(0.0).to_numpy()
-    error = table["slope_error"].fill_null(np.inf).to_numpy()
-    weight = np.where(told, 1 / error**2, 0.0)
-    found = solve(edges, slope, weight)
-    found = found - _medians(components(edges), found)
-    surely = np.sqrt(1 / np.maximum(np.bincount(edges.rank, weight, edges.ranks), 1e-300))
-    span = np.zeros(edges.ranks)
-    np.maximum.at(span, edges.rank, table["span"].to_numpy())
-    shown = (np.abs(found) > _SURE * surely) & (np.abs(found) * span > _LEAST_RISE_NS)
-    return np.where(shown & (np.abs(found) < MOST_DRIFT), found, 0.0)
+def _drift(table: pl.DataFrame, ends: Ends) -> Float64s:
+    """The drift of each clock against its component's median one; 0 where the ends show none.
 
-
-def _edges(table: pl.DataFrame, ends: Ends) -> Edges:
-    return Edges(
-        rank=table["place"].to_numpy(),
-        group=table["edge_group"].to_numpy(),
-        ranks=len(ends.ranks),
-        groups=ends.groups,
-    )
+    Slopes are compared along the groups that tell one; where these do not connect what all groups
+    do, how one part drifts against the other is not told, and none is.
+    """
+    told = table.filter(pl.col("slope").is_not_null())
+    edges = edges_of(told, ends)
+    own = components(edges)
+    if not np.array_equal(own, components(edges_of(table, ends))):
+        return np.zeros(ends.clocks)
+    weight = 1 / told["slope_error"].to_numpy() ** 2
+    found = solve(edges, told["slope"].to_numpy(), weight)
+    found = found - component_medians(own, found)
+    error = 1 / np.sqrt(np.maximum(np.bincount(edges.clock, weight, ends.clocks), 1e-300))
+    span = np.zeros(ends.clocks)
+    np.maximum.at(span, edges.clock, told["span"].to_numpy())
+    counts = np.bincount(edges.clock, told["count"].to_numpy(), ends.clocks)
+    shown = (np.abs(found) > _SURE * error) & (np.abs(found) * span > _LEAST_RISE_NS)
+    shown &= (np.abs(found) < MOST_DRIFT) & (counts >= FEWEST_FOR_DRIFT)
+    return np.where(shown, found, 0.0)
 
 
 def _whole_offsets(ends: Ends, offset: Float64s, own: Int64s) -> Int64s:
-    """Offsets of times as recorded, in whole nanoseconds; the median rank's of a component is 0."""
+    """Offsets of times as recorded, in whole nanoseconds; 0 for a component's median clock."""
     whole = np.rint(offset).astype(np.int64) - ends.origins
-    for component in np.unique(own):
-        members = np.flatnonzero(own == component)
-        whole[members] -= np.sort(whole[members])[(members.size - 1) // 2]
-    return whole
+    order = np.lexsort((whole, own))
+    names, starts, counts = np.unique(own[order], return_index=True, return_counts=True)
+    medians = whole[order][starts + (counts - 1) // 2]
+    return np.asarray(whole - medians[np.searchsorted(names, own)])
 
 
-def _medians(own: Int64s, x: Float64s) -> Float64s:
-    """For each rank the median of x over its component."""
-    result = np.zeros_like(x)
-    for component in np.unique(own):
-        members = own == component
-        result[members] = np.sort(x[members])[(int(members.sum()) - 1) // 2]
-    return result
+def _connected(read: ReadClocks, own: Int64s, used: Mapping[int, int]) -> set[int]:
+    """The ranks of the largest component: those with an end, and those that share their clock."""
+    known = {place for rank, place in read.place.items() if rank in used} | read.shared
+    ranks = {rank: int(own[place]) for rank, place in read.place.items() if place in known}
+    if not ranks:
+        return set()
+    sizes = np.bincount(np.array(list(ranks.values())))
+    return {rank for rank, component in ranks.items() if component == sizes.argmax()}

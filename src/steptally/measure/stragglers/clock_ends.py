@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from steptally.measure.stragglers.clock_graph import Edges, Float64s, Int64s, components
+from steptally.measure.stragglers.clock_hosts import ReadClocks
 from steptally.measure.stragglers.collective_names import LEAVE_APART, LEAVE_TOGETHER
 from steptally.measure.stragglers.instances import Pairing
 
@@ -16,53 +17,55 @@ LEAST_SPREAD_NS = 500.0
 MAD_TO_DEVIATION = 1.4826
 # With fewer of a rank's ends than this, those of all-to-alls are better than none.
 ENOUGH_ENDS = 20
+# A slope needs so many ends: a third of them at each side of the recording.
+FEWEST_FOR_SLOPE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """`rows`: instance, rank's `place`, group's `edge_group`, `local` = leave − `origins`[place].
+    """`rows`: instance, rank, its clock's `place`, its group's `edge_group`, and `local`.
 
-    `ranks` are in order of place. `local` is small, so that float64 holds its nanoseconds.
+    `local` = leave − `origins`[place] is small, so that float64 holds its nanoseconds.
     """
 
     rows: pl.DataFrame
-    ranks: list[int]
     origins: Int64s
     groups: int
 
+    @property
+    def clocks(self) -> int:
+        """How many clocks there are."""
+        return self.origins.size
 
-def ends_of(pairing: Pairing, ranks: list[int]) -> Ends:
-    """The ends that clocks may rest on, for these ranks (ascending).
+
+def ends_of(pairing: Pairing, read: ReadClocks) -> Ends:
+    """The ends that clocks may rest on.
 
     Those of all-reduces, barriers, all-gathers and reduce-scatters; of all-to-alls, whose members
-    leave one by one, only where the others are few or do not connect ranks that these do.
+    leave one by one, only where the others are few or do not connect clocks that these do.
     """
     paired = pairing.members.select("instance", "rank", "group_id", "collective", "leave_ns")
-    tight = _numbered(paired.filter(pl.col("collective").is_in(LEAVE_TOGETHER)), ranks)
+    tight = _numbered(paired.filter(pl.col("collective").is_in(LEAVE_TOGETHER)), read)
     both = (*LEAVE_TOGETHER, *LEAVE_APART)
-    loose = _numbered(paired.filter(pl.col("collective").is_in(both)), ranks)
-    fewest = np.bincount(tight.rows["place"].to_numpy(), minlength=len(ranks)).min()
+    loose = _numbered(paired.filter(pl.col("collective").is_in(both)), read)
+    fewest = np.bincount(tight.rows["place"].to_numpy(), minlength=read.count).min()
     apart = np.unique(components(_graph(tight))).size
     connects = np.unique(components(_graph(loose))).size < apart
     return loose if connects or fewest < ENOUGH_ENDS else tight
 
 
-def _numbered(rows: pl.DataFrame, ranks: list[int]) -> Ends:
-    places = {rank: place for place, rank in enumerate(ranks)}
-    apart = pl.struct("group_id", pl.col("collective").is_in(LEAVE_TOGETHER))
+def _numbered(rows: pl.DataFrame, read: ReadClocks) -> Ends:
+    tight = pl.col("collective").is_in(LEAVE_TOGETHER)
     rows = rows.with_columns(
-        place=pl.col("rank").replace_strict(places, return_dtype=pl.Int64),
-        edge_group=apart.rank("dense").cast(pl.Int64) - 1,
+        place=pl.col("rank").replace_strict(dict(read.place), return_dtype=pl.Int64),
+        edge_group=pl.struct("group_id", tight).rank("dense").cast(pl.Int64) - 1,
     )
     firsts = rows.group_by("place").agg(pl.col("leave_ns").min())
-    origins = np.zeros(len(ranks), dtype=np.int64)
+    origins = np.zeros(read.count, dtype=np.int64)
     origins[firsts["place"].to_numpy()] = firsts["leave_ns"].to_numpy()
-    local = rows["leave_ns"].to_numpy() - origins[rows["place"].to_numpy()]
+    local = (rows["leave_ns"].to_numpy() - origins[rows["place"].to_numpy()]).astype(np.float64)
     return Ends(
-        rows=rows.select("instance", "place", "edge_group").with_columns(
-            local=pl.Series(local.astype(np.float64))
-        ),
-        ranks=ranks,
+        rows=rows.select("instance", "rank", "place", "edge_group", local=pl.Series(local)),
         origins=origins,
         groups=rows["edge_group"].n_unique(),
     )
@@ -70,10 +73,15 @@ def _numbered(rows: pl.DataFrame, ranks: list[int]) -> Ends:
 
 def _graph(ends: Ends) -> Edges:
     pairs = ends.rows.select("place", "edge_group").unique()
+    return edges_of(pairs, ends)
+
+
+def edges_of(table: pl.DataFrame, ends: Ends) -> Edges:
+    """The graph of a table with `place` and `edge_group`, an edge for each row."""
     return Edges(
-        rank=pairs["place"].to_numpy(),
-        group=pairs["edge_group"].to_numpy(),
-        ranks=len(ends.ranks),
+        clock=table["place"].to_numpy(),
+        group=table["edge_group"].to_numpy(),
+        clocks=ends.clocks,
         groups=ends.groups,
     )
 
@@ -81,14 +89,15 @@ def _graph(ends: Ends) -> Edges:
 def behind(ends: Ends, offset: Float64s, drift: Float64s, *, whole: bool = False) -> pl.DataFrame:
     """Every end's `behind`: how far it lies behind the median of its instance, in nanoseconds.
 
-    With columns `place`, `edge_group`, `local`, `skew` (last − first of the instance) and
-    `members`. `whole` keeps a group's instances of the most members only: before clocks are known,
-    a median over fewer is another one's.
+    Beside the columns of `Ends.rows`: `skew` (last − first of the instance) and `members`. `whole`
+    keeps a group's instances of the most members only: before clocks are known, a median over
+    fewer is another one's.
     """
     place = ends.rows["place"].to_numpy()
     common = ends.rows["local"].to_numpy() * (1 + drift[place]) + offset[place]
-    rows = ends.rows.with_columns(common=pl.Series(common))
-    rows = rows.with_columns(members=pl.len().over("instance"))
+    rows = ends.rows.with_columns(
+        common=pl.Series(common), members=pl.len().over("instance").cast(pl.Int64)
+    )
     if whole:
         rows = rows.filter(pl.col("members") == pl.col("members").max().over("edge_group"))
     by_instance = rows.group_by("instance").agg(
@@ -101,30 +110,33 @@ def behind(ends: Ends, offset: Float64s, drift: Float64s, *, whole: bool = False
 
 
 def edge_table(rows: pl.DataFrame) -> pl.DataFrame:
-    """`behind`'s rows by rank and group: `count`, the median `difference`, its `spread`, `slope`.
+    """`behind`'s rows by clock and group: `count`, the median `difference`, its `spread`, `slope`.
 
     The slope (ns per ns) is that between the medians of the first and the last third in time, and
-    `slope_error` its deviation; both null for fewer than six.
+    `slope_error` its deviation; both null for fewer ends than `FEWEST_FOR_SLOPE`.
     """
     edge = ("place", "edge_group")
-    third = (pl.col("local").rank("ordinal") - 1) * 3 // pl.len()
+    third = (pl.col("local").rank("ordinal").cast(pl.Int64) - 1) * 3 // pl.len()
     rows = rows.with_columns(third=third.over(*edge))
     first, last = pl.col("third") == 0, pl.col("third") == 2
+    value = pl.col("behind")
     table = rows.group_by(*edge).agg(
         count=pl.len(),
-        difference=pl.col("behind").median(),
-        spread=(pl.col("behind") - pl.col("behind").median()).abs().median() * MAD_TO_DEVIATION,
-        rise=pl.col("behind").filter(last).median() - pl.col("behind").filter(first).median(),
+        difference=value.median(),
+        spread=_deviation(value).clip(LEAST_SPREAD_NS),
+        rise=value.filter(last).median() - value.filter(first).median(),
         run=pl.col("local").filter(last).median() - pl.col("local").filter(first).median(),
-        scatter=(
-            pl.col("behind").filter(last) - pl.col("behind").filter(last).median()
-        ).abs().median() * MAD_TO_DEVIATION,
+        scatter=pl.max_horizontal(_deviation(value.filter(first)), _deviation(value.filter(last))),
         span=pl.col("local").max() - pl.col("local").min(),
-    )  # fmt: skip
-    told = (pl.col("count") >= 6) & (pl.col("run") > 0)
+    )
+    told = (pl.col("count") >= FEWEST_FOR_SLOPE) & (pl.col("run") > 0)
+    # Of a median of n/3 values each; 1.25 is what a median loses against a mean.
     error = pl.col("scatter").clip(LEAST_SPREAD_NS) * 1.25 * (6 / pl.col("count")).sqrt()
     return table.with_columns(
         slope=pl.when(told).then(pl.col("rise") / pl.col("run")),
         slope_error=pl.when(told).then(error / pl.col("run")),
-        spread=pl.col("spread").clip(LEAST_SPREAD_NS),
     ).sort(*edge)
+
+
+def _deviation(values: pl.Expr) -> pl.Expr:
+    return (values - values.median()).abs().median() * MAD_TO_DEVIATION

@@ -1,8 +1,8 @@
 """A CPU rank's collectives over gloo: from the recorder's tags, and gloo's own transfers.
 
 Entered when the rank hands the collective over (the tag begins), left when gloo's last transfer
-for it ends. Between the hand-over and the transfer's begin a thread of gloo's must wake up: 0.15 ms
-at the median of the recordings in tests/data, 52 ms at most where four ranks share two cores. The
+for it ends. Between the hand-over and the transfer's begin a thread of gloo's must wake up: 0.24 ms
+at the median of the recordings in tests/data, 53 ms at most where four ranks share two cores. The
 rank itself has done its part by then, and a transfer that begins late says nothing of its compute.
 """
 

@@ -3,12 +3,12 @@
 By the number that was recorded (the recorder's tags, NCCL's sequence); else by order within the
 group and step, where all members have the same collectives in it; where no group is known, over
 all ranks that have the same ones, stream by stream. Messages by the pair of ranks. What order
-alone has paired is only believed after a test of the ends (`pairing_test`).
+alone has paired is only believed after a test of the ends (`pairing_support`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -55,8 +55,8 @@ class Refusal:
     def sentence(self) -> str:
         """The refusal in words: `collectives of tp (ranks 0-3) in step 5 are not paired: …`."""
         place = "" if self.step is None else f" in step {self.step}"
-        ranks = number_ranges(self.ranks)
-        return f"collectives of {self.group} (ranks {ranks}){place} are not paired: {self.reason}"
+        ranks = f"rank{'s' * (len(self.ranks) > 1)} {number_ranges(self.ranks)}"
+        return f"collectives of {self.group} ({ranks}){place} are not paired: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,19 @@ def pair(recordings: Sequence[RankRecording]) -> Pairing:
         ],
         how="diagonal_relaxed",
     )
-    return Pairing(members=numbered_instances(together, _KEY), refused=(*uneven, *odd))
+    members = numbered_instances(together, _KEY)
+    alone = _recorded_alone(together, members, {one.rank for one in recordings})
+    return Pairing(members=members, refused=(*uneven, *odd, *alone))
+
+
+def _recorded_alone(rows: pl.DataFrame, members: pl.DataFrame, read: set[int]) -> Iterator[Refusal]:
+    """Collectives that one rank alone recorded, by group; those outside of steps are of no use."""
+    inside = rows.filter(pl.col("step").is_not_null()).with_columns(pl.col("row").cast(pl.Int64))
+    left = inside.join(members, on=["rank", "row"], how="anti")
+    table = left.group_by("group").agg(pl.col("rank").unique().sort(), count=pl.len())
+    for group, ranks, count in table.sort("group").select("group", "rank", "count").iter_rows():
+        reason = f"no other of the {len(read):,} ranks read has recorded {count:,} of them"
+        yield Refusal(group=group, ranks=tuple(ranks), reason=reason)
 
 
 def numbered_instances(rows: pl.DataFrame, key: Iterable[str]) -> pl.DataFrame:
@@ -110,14 +122,15 @@ def numbered_instances(rows: pl.DataFrame, key: Iterable[str]) -> pl.DataFrame:
 def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
     """All ranks' communications, with `rank`, `row`, `group_id`, `size` and the ends of messages.
 
-    Groups of one member are left out: nobody waits there.
+    By rank and row, so that rows may be counted in their order. Groups of one member are left out:
+    nobody waits there.
     """
     known: dict[tuple[str, tuple[int, ...]], int] = {}
     schema = {**COMMUNICATIONS, "row": pl.UInt32(), "rank": pl.Int64(), "group_id": pl.Int64()}
     frames = [pl.DataFrame(schema=schema)]
     for recording in sorted(recordings, key=lambda one: one.rank):
         rows = recording.communications
-        each = rows.select("group", "members").unique()
+        each = rows.select("group", "members").unique(maintain_order=True)
         numbers = [
             None if group is None else known.setdefault((group, tuple(members or ())), len(known))
             for group, members in each.iter_rows()
@@ -143,14 +156,14 @@ def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
 def _occurrences(rows: pl.DataFrame) -> pl.DataFrame:
     """Several kernels of one number (a coalesced call) are told apart by their order."""
     within = ("rank", "group_id", "source", "destination", "sequence", "collective")
-    return rows.with_columns(occurrence=pl.int_range(pl.len()).over(*within, order_by="row"))
+    return rows.with_columns(occurrence=pl.int_range(pl.len()).over(*within))
 
 
 def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
     """Rows of groups numbered by order within a step, where all members have the same ones."""
     places = ("group_id", "source", "destination", "key_step")
     rows = rows.with_columns(key_step=pl.col("step").fill_null(_NO_STEP))
-    order = pl.int_range(pl.len()).over("rank", *places, order_by="row")
+    order = pl.int_range(pl.len()).over("rank", *places)
     rows = rows.with_columns(sequence=order, occurrence=pl.lit(0))
     kind = pl.when(pl.col("source").is_null()).then("collective").otherwise(pl.lit("message"))
     lists = (
@@ -214,7 +227,7 @@ def _without_groups(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
     ]
     places = classes.filter(pl.col("size") > 1).explode("ranks")
     places = places.select("group_id", "size", "key_step", rank="ranks")
-    order = pl.int_range(pl.len()).over("rank", "key_step", "lane_number", order_by="row")
+    order = pl.int_range(pl.len()).over("rank", "key_step", "lane_number")
     paired = (
         rows.with_columns(occurrence=pl.col("lane_number"), sequence=order)
         .drop("group_id", "size", "lane_number")
