@@ -26,6 +26,7 @@ VERBS: tuple[str, ...] = (
     "memory",
     "rehearse",
     "trace",
+    "stragglers",
     "compare",
     "validate",
     "devices",

@@ -1,0 +1,187 @@
+"""What `steptally stragglers` is asked: finds out what the paths are, and searches them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from steptally.cli.trace_groups import job_groups
+from steptally.errors import InputError
+from steptally.job import Job, read_job
+from steptally.measure.stragglers.extract import ExtractOptions, extract_sources
+from steptally.measure.stragglers.found_tally import straggler_tally
+from steptally.measure.stragglers.op_tables import is_pipeline_table
+from steptally.measure.stragglers.places import Place, placed, places_beside
+from steptally.measure.stragglers.recording import RankRecording
+from steptally.measure.stragglers.search import Found, search_recordings, search_tables
+from steptally.tally import Tally
+from steptally.trace.kinds import load_rules
+from steptally.trace.read import TraceSource, read_traces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglersRequest:
+    """The verb's arguments; `steps` is the first and last, `beside` are side files."""
+
+    paths: Sequence[str]
+    job: str | None = None
+    overrides: Sequence[str] = ()
+    steps: tuple[int, int] | None = None
+    beside: Sequence[str] = ()
+    rules: Path | None = None
+    processes: int | None = None
+    save: Path | None = None
+
+
+def search(request: StragglersRequest) -> tuple[Tally, Found]:
+    """What is found, and the tally of it. Raises `InputError` for what cannot be used."""
+    if request.overrides and request.job is None:
+        raise InputError("--set is given without --job: it overrides a setting of a job; add one.")
+    job = None if request.job is None else read_job(request.job, list(request.overrides))
+    tables = _op_tables(request.paths)
+    warnings: list[str] = []
+    if tables:
+        found = search_tables(_in_steps(tables, request.steps))
+    else:
+        recordings, warnings = _recordings(request, job)
+        found = search_recordings(recordings)
+    return straggler_tally(found, None if job is None else job.as_json(), warnings), found
+
+
+def _op_tables(paths: Sequence[str]) -> list[tuple[Path, pl.DataFrame]]:
+    """The op tables among the paths. Raises `InputError` where other files stand beside them."""
+    files = [file for given in paths for file in _parquet_files(Path(given))]
+    tables = [(file, table) for file in files if (table := _pipeline_table(file)) is not None]
+    others = [given for given in paths if not any(_holds(Path(given), file) for file, _ in tables)]
+    if tables and (others or len(tables) < len(files)):
+        raise InputError(
+            f"{tables[0][0]} is a pipeline's op table and {(others or files)[0]} is not: they have "
+            "no clock or program in common; name one kind at a time."
+        )
+    return tables
+
+
+def _parquet_files(given: Path) -> list[Path]:
+    if given.is_dir():
+        return sorted(given.glob("*.parquet"))
+    return [given] if given.suffix == ".parquet" and given.is_file() else []
+
+
+def _holds(given: Path, file: Path) -> bool:
+    return file == given or file.parent == given
+
+
+def _pipeline_table(path: Path) -> pl.DataFrame | None:
+    try:
+        if "optype" not in pl.read_parquet_schema(path):
+            return None
+        table = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError(
+            f"{path} cannot be read as parquet ({str(error).splitlines()[0]}): check the path, or "
+            "write the file again."
+        ) from error
+    return table if is_pipeline_table(table) else None
+
+
+def _in_steps(
+    tables: Sequence[tuple[Path, pl.DataFrame]], steps: tuple[int, int] | None
+) -> list[tuple[Path, pl.DataFrame]]:
+    """The rows of the chosen steps."""
+    if steps is None:
+        return list(tables)
+    chosen = [(path, table.filter(pl.col("step").is_between(*steps))) for path, table in tables]
+    if all(table.is_empty() for _, table in chosen):
+        known = sorted({step for _, table in tables for step in table["step"].unique()})
+        raise InputError(
+            f"--steps asks for {steps[0]} to {steps[1]}, and {tables[0][0]} has the steps "
+            f"{known[0]} to {known[-1]}: choose from these, or leave it out."
+        )
+    return chosen
+
+
+def _recordings(
+    request: StragglersRequest, job: Job | None
+) -> tuple[list[RankRecording], list[str]]:
+    """The recordings of all ranks, in order, and what to say of those that could not be read."""
+    sources = read_traces(request.paths)
+    options = ExtractOptions(
+        rules=load_rules(request.rules),
+        steps=request.steps,
+        job=None if job is None else job_groups(job),
+    )
+    recordings: list[RankRecording] = []
+    warnings: list[str] = []
+    with _shown_progress(len(sources)) as show:
+        for outcome in extract_sources(sources, options, request.processes):
+            show(outcome.source)
+            if outcome.recording is None:
+                warnings.append(outcome.error)
+                continue
+            recordings.append(outcome.recording)
+            if outcome.is_numbered and len(sources) > 1:
+                warnings.append(
+                    f"{outcome.source.label} does not say its rank: it is shown as rank "
+                    f"{outcome.recording.rank}"
+                )
+    if not recordings:
+        raise InputError(warnings[0])
+    _check_ranks(recordings)
+    places = places_beside(sources)
+    if job is not None:
+        places = {**_job_places(job, recordings), **places}
+    return sorted(placed(recordings, places), key=lambda one: one.rank), sorted(warnings)
+
+
+def _job_places(job: Job, recordings: Sequence[RankRecording]) -> dict[int, Place]:
+    """Each rank's coordinates in the job. Raises `InputError` where it has fewer ranks."""
+    from steptally.predict.ranks import coordinates
+
+    most = max(one.rank for one in recordings)
+    told = max((one.world_size or 0 for one in recordings), default=0)
+    if most >= job.layout.world_size or (told and told != job.layout.world_size):
+        raise InputError(
+            f"the recordings are of {told or most + 1:,} ranks, and {job.source} has "
+            f"{job.layout.world_size:,}: its coordinates would be wrong; add "
+            f"--set world_size={told or most + 1}, or name the job that was recorded."
+        )
+    axes = ("tp", "cp", "dp", "pp", "ep")
+    places = ((one.rank, coordinates(job.layout, one.rank)) for one in recordings)
+    return {
+        rank: Place(coordinates={axis: getattr(place, axis) for axis in axes})
+        for rank, place in places
+    }
+
+
+def _check_ranks(recordings: Sequence[RankRecording]) -> None:
+    """Raises `InputError` where two recordings are of one rank."""
+    seen: dict[int, str] = {}
+    for one in recordings:
+        if one.rank in seen:
+            raise InputError(
+                f"{seen[one.rank]} and {one.source} are both of rank {one.rank}: a rank can be "
+                "there once; name one of them."
+            )
+        seen[one.rank] = one.source
+
+
+@contextmanager
+def _shown_progress(files: int) -> Iterator[Callable[[TraceSource], None]]:
+    """Show on a terminal's stderr how many traces are read; yields what to call for each."""
+    if files == 1 or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("reading traces", total=files)
+        yield lambda source: bar.update(task, advance=1, description=source.label)
+
+

@@ -1,0 +1,131 @@
+"""The search for stragglers, from recordings or op tables to all that is found.
+
+    found = search_recordings(recordings)
+    found = search_tables([(path, table)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from steptally.errors import InputError
+from steptally.measure.stragglers.clock import align
+from steptally.measure.stragglers.instances import Pairing, pair
+from steptally.measure.stragglers.op_tables import program_of_tables
+from steptally.measure.stragglers.peer_rows import peer_rows
+from steptally.measure.stragglers.program import Program
+from steptally.measure.stragglers.recording import RankRecording
+from steptally.measure.stragglers.segments import program_of_recordings
+from steptally.measure.stragglers.verdicts import Judgement, judge
+from steptally.measure.stragglers.waits import collective_rows, last_to_enter, wait_rows, waits
+from steptally.measure.stragglers.what_if import what_if_rows
+from steptally.tally import ClockRow, CollectiveRow, PeerRow, VerdictRow, WaitRow, WhatIfRow
+
+# More instances than this are not listed one by one: the longest waits are.
+MOST_COLLECTIVES = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """All that one search finds; `judgement` is None where there is nothing to replay."""
+
+    judgement: Judgement | None
+    verdicts: tuple[VerdictRow, ...]
+    what_if: Sequence[WhatIfRow] = ()
+    peers: Sequence[PeerRow] = ()
+    collectives: Sequence[CollectiveRow] = ()
+    waits: Sequence[WaitRow] = ()
+    clock: Sequence[ClockRow] = ()
+    last_to_enter: Mapping[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    notes: Sequence[str] = ()
+    refusals: Sequence[str] = ()
+
+
+def search_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Found:
+    """What op tables of one job's pipeline show. Raises `InputError` where they cannot be used."""
+    return _judged(program_of_tables(tables))
+
+
+def search_recordings(recordings: Sequence[RankRecording]) -> Found:
+    """What the recordings of several ranks show; where that is nothing, it is said why."""
+    pairing = pair(recordings)
+    clocks = align(recordings, pairing)
+    members = waits(recordings, pairing, clocks)
+    refused = [refusal.sentence() for refusal in pairing.refused]
+    why = _why_not(recordings, pairing)
+    if why is None:
+        try:
+            found = _judged(program_of_recordings(recordings, pairing.members, clocks))
+        except InputError as error:
+            why = str(error)
+    if why is not None:
+        found = Found(judgement=None, verdicts=(not_identifiable(why),))
+    notes = [*found.notes, *clocks.warnings, *_missing(recordings)]
+    count = members["instance"].n_unique()
+    if count > MOST_COLLECTIVES:
+        notes.append(
+            f"of {count:,} collectives the {MOST_COLLECTIVES:,} with the longest waits are listed"
+        )
+    return Found(
+        judgement=found.judgement,
+        verdicts=found.verdicts,
+        what_if=found.what_if,
+        peers=found.peers,
+        collectives=collective_rows(members, MOST_COLLECTIVES),
+        waits=wait_rows(members),
+        clock=list(clocks.rows.values()),
+        last_to_enter=last_to_enter(members),
+        ranks=tuple(sorted(one.rank for one in recordings)),
+        notes=notes,
+        refusals=refused,
+    )
+
+
+def not_identifiable(why: str) -> VerdictRow:
+    """The verdict where the recording cannot tell."""
+    return VerdictRow(verdict="not-identifiable", evidence=(why,))
+
+
+def _judged(program: Program) -> Found:
+    judgement = judge(program)
+    situation = judgement.situation
+    return Found(
+        judgement=judgement,
+        verdicts=judgement.verdicts,
+        what_if=what_if_rows(situation),
+        peers=peer_rows(situation),
+        ranks=tuple(sorted(program.workers)),
+        notes=program.notes,
+    )
+
+
+def _why_not(recordings: Sequence[RankRecording], pairing: Pairing) -> str | None:
+    """Why nothing can be told of who waits for whom; None where it can."""
+    if len(recordings) < 2:
+        return (
+            f"one rank alone is recorded ({recordings[0].source}): that it waits shows, for whom "
+            "does not. Record every rank of the job, or one of each group at least"
+        )
+    if all(one.communications.is_empty() for one in recordings):
+        return "no rank recorded a collective: nothing tells where they wait for each other"
+    if pairing.members.is_empty():
+        return (
+            "no collective could be paired over the ranks, so that nothing tells who waited for "
+            "whom: record with process groups (newer PyTorch), or name the job with --job"
+        )
+    return None
+
+
+def _missing(recordings: Sequence[RankRecording]) -> list[str]:
+    world = max((one.world_size or 0 for one in recordings), default=0)
+    if world <= len(recordings):
+        return []
+    return [
+        f"{len(recordings)} of {world:,} ranks are recorded: a collective may have waited for a "
+        "rank that is not there, and no such wait is told"
+    ]
