@@ -116,7 +116,7 @@ def test_a_table_without_a_usable_row_and_an_unknown_kind_are_refused():
 
 def test_a_file_that_holds_nothing_of_this_is_refused_with_the_option_that_records_it(tmp_path):
     path = tmp_path / "train.log"
-    path.write_text(iteration_line(1, 100.0) + "\nhello\n")
+    path.write_text("hello\n")
     with pytest.raises(InputError, match="--timing-log-option all"):
         conclude_from_file(path)
     with pytest.raises(InputError, match="cannot be read"):

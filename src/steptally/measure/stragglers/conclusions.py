@@ -11,6 +11,8 @@ from steptally.tally.straggler_rows import VerdictRow
 # bounds are TraceML's (traceopt-ai/traceml#253): docs/stragglers-inputs.md argues for them.
 WARN_SHARE = 0.10
 CRITICAL_SHARE = 0.20
+# A pause at a fixed period is named from this share of the time on: it is cheap to mend.
+PAUSE_SHARE = 0.01
 # What a cause must explain of the wait before it is named (same source).
 CAUSE_COVERAGE = 0.80
 

@@ -111,7 +111,8 @@ def _gate(
                 f"{facts}.",
                 (
                     f"{_impact(matrix, cost)} Noise is unknown from {matrix.iterations} "
-                    f"iteration(s) of {len(matrix.ranks)} ranks: record {FEWEST_ITERATIONS} or more."
+                    f"iteration(s) of {len(matrix.ranks)} ranks: record {FEWEST_ITERATIONS} or "
+                    "more."
                 ),
             ),
         )

@@ -93,7 +93,8 @@ def _compare_peers(
         notes = (*unmoved, *own.notes)
         found = replace(own, notes=notes)
     else:
-        found = by_wait or Conclusions()
+        unknown = f"{table.source} has neither times of waiting nor of own work for each rank."
+        found = by_wait or Conclusions(notes=(unknown,))
     return replace(found, verdicts=tuple(_located(v, table, coordinates) for v in found.verdicts))
 
 
