@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.unit.stragglers.phase_inputs import iteration_line, phases, range_block, timers
+from tests.unit.stragglers.side_file_texts import HEALTHY_QUERY, QUERY
 
 from steptally.measure.log import parse_line
 from steptally.measure.stragglers.detector_scores import conclude_from_scores, read_scores
@@ -12,6 +13,7 @@ from steptally.measure.stragglers.series import (
     conclude_from_series,
     series_of_log,
 )
+from steptally.measure.stragglers.side_files.read import read_side_files
 from steptally.measure.stragglers.sources import conclude_from_file
 from steptally.measure.stragglers.timer_log import read_timer_log
 from steptally.measure.stragglers.timers import conclude_from_phases
@@ -51,6 +53,25 @@ def test_m108_02_the_shortest_nccl_time_is_the_straggler():
     assert (row.verdict, row.ranks) == ("slow-worker", (3,))
     assert "the one that waits least is waited for" in row.evidence[0]
     assert "clocks and temperature" in row.evidence[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, "healthy"),  # SW power cap at 396 of 400 W and 100 %: ok
+        ({"slow": "Active"}, "fault"),
+        ({"slow": "Active", "thermal": "Active"}, "fault"),
+        ({"slow": "Active", "brake": "Active"}, "fault"),
+        ({"power": "240.00"}, "notable"),
+    ],
+)
+def test_m108_03_a_power_cap_at_full_load_is_healthy_and_a_hardware_slowdown_a_fault(
+    changes, severity, tmp_path
+):
+    # mlfoundations/open_clip#703: "Clocks Event Reasons: SW Power Cap active" of nvidia-smi -q.
+    path = tmp_path / "query.txt"
+    path.write_text(QUERY.format(**{**HEALTHY_QUERY, **changes}))
+    assert read_side_files([path]).findings[0].severity == severity
 
 
 def test_m108_04_a_plain_pytorch_recording_without_megatron_is_accepted():

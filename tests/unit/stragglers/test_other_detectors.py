@@ -67,6 +67,7 @@ def test_a_slowest_rank_that_changes_is_not_identifiable():
 def test_a_damaged_line_gives_nothing_and_no_traceback():
     assert read_straggler_lines(["| MnRtt/Rnk: 1.2.3ms/8 | MxRtt/Rnk: ms/"]) == []
     assert conclude_from_straggler_lines([]).verdicts == ()
+    assert conclude(line(0.0, 0.0, 3)).verdicts == ()
 
 
 def test_a_score_below_the_threshold_is_a_slow_worker_on_its_node():

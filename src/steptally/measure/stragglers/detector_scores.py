@@ -23,7 +23,7 @@ from steptally.tally.straggler_rows import VerdictRow
 
 THRESHOLD = 0.7
 HEADER = re.compile(r"(?P<what>[\w.`'/-]+)\s+(?P<kind>relative|individual) performance\b", re.I)
-SCORE = re.compile(r"\bRank=(?P<rank>\d+)\s+Node=(?P<node>\S+)\s+Score=(?P<score>\S+)")
+SCORE = re.compile(r"\bRank=(?P<rank>\d{1,9})\s+Node=(?P<node>\S+)\s+Score=(?P<score>\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

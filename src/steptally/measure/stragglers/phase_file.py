@@ -24,6 +24,7 @@ from steptally.measure.stragglers.phase_table import KINDS, PhaseRows, PhaseTabl
 
 SECTION_NAMES = ("section", "phase", "name")
 ITERATION_NAMES = ("iteration", "step")
+LARGEST = 1 << 53  # beyond, a float holds no whole number exactly
 TO_MS = {"ms": 1.0, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 
 
@@ -124,11 +125,12 @@ def _values(record: Mapping[str, Any]) -> tuple[str, int, float | None, int | No
     section = next((record[name] for name in SECTION_NAMES if record.get(name)), None)
     rank = _number(record.get("rank"))
     times = _time(record)
-    if not section or rank is None or rank != int(rank) or rank < 0 or times is None:
+    if not section or rank is None or times is None or not _whole(rank):
         return None
     iteration = next((_number(record[name]) for name in ITERATION_NAMES if name in record), None)
     ms = None if math.isnan(times) else times
-    return str(section).strip(), int(rank), ms, None if iteration is None else int(iteration)
+    counted = int(iteration) if iteration is not None and _whole(iteration) else None
+    return str(section).strip(), int(rank), ms, counted
 
 
 def _time(record: Mapping[str, Any]) -> float | None:
@@ -153,6 +155,10 @@ def _number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def _whole(number: float) -> bool:
+    return number == int(number) and 0 <= number < LARGEST
 
 
 def _kind(text: str, source: str | Path) -> str:

@@ -22,7 +22,7 @@ from steptally.measure.stragglers.timers import Coordinates, conclude_from_phase
 HEAD_CHARACTERS = 64 << 10
 LONGEST_LINE = 64 << 10
 # Megatron's dump of its arguments: `  save_interval ......... 500`.
-INTERVAL = re.compile(r"\b(?P<name>save|eval|manual_gc)_interval\s\.{3,}\s(?P<value>\d+)")
+INTERVAL = re.compile(r"\b(?P<name>save|eval|manual_gc)_interval\s\.{3,}\s(?P<value>\d{1,9})\b")
 
 
 def conclude_from_file(path: Path, coordinates: Coordinates | None = None) -> Conclusions:

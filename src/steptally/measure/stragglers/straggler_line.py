@@ -25,7 +25,7 @@ from steptally.tally.straggler_rows import VerdictRow
 
 FIELD = re.compile(
     r"\b(?P<end>Mn|Mx)(?P<what>Rtt|DRtt|Pwr|Tmp|Utl|Clk|Etpt)/Rnk:\s*"
-    r"(?P<value>[-+.\deE]+?)(?:ms|us|W|C|%|MHz|TF)/(?P<rank>\d+)"
+    r"(?P<value>[-+.\deE]+?)(?:ms|us|W|C|%|MHz|TF)/(?P<rank>\d{1,9})\b"
 )
 
 
@@ -57,11 +57,12 @@ def conclude_from_straggler_lines(reports: Sequence[Report]) -> Conclusions:
     Only the two extremes are known, so the slowest is held against the fastest. A tensor-parallel
     group is slow together: its ranks wait for each other inside the traced operations.
     """
-    timed = [report["Rtt"] for report in reports if "Rtt" in report]
+    reports = [report for report in reports if "Rtt" in report and report["Rtt"].most > 0]
+    timed = [report["Rtt"] for report in reports]
     if not timed:
         return Conclusions()
     slowest, times = Counter(rtt.most_rank for rtt in timed).most_common(1)[0]
-    share = median((rtt.most - rtt.least) / rtt.most for rtt in timed if rtt.most > 0)
+    share = median((rtt.most - rtt.least) / rtt.most for rtt in timed)
     facts = (
         f"traced operations take {median(r.least for r in timed):.2f} ms on the fastest and "
         f"{median(r.most for r in timed):.2f} ms on the slowest rank (medians of {len(timed)} "
@@ -86,7 +87,7 @@ def _slowest(
     reports: Sequence[Report], rank: int, times: int, facts: str, share: float
 ) -> VerdictRow:
     """The verdict on the slowest rank: data loading where that explains the difference."""
-    timed = [report["Rtt"] for report in reports if "Rtt" in report]
+    timed = [report["Rtt"] for report in reports]
     excess = median(rtt.most - rtt.least for rtt in timed)
     loading = [r["DRtt"] for r in reports if "DRtt" in r and r["DRtt"].most_rank == rank]
     reading = median([d.most - d.least for d in loading]) if loading else 0.0
@@ -127,11 +128,11 @@ def _hardware(reports: Sequence[Report], rank: int) -> str:
 
 
 def _loading_note(reports: Sequence[Report]) -> tuple[str, ...]:
-    loading = [r for r in reports if "DRtt" in r and "Rtt" in r]
+    loading = [r for r in reports if "DRtt" in r]
     if not loading:
         return ()
     most = median(r["DRtt"].most for r in loading)
-    share = median(r["DRtt"].most / r["Rtt"].most for r in loading if r["Rtt"].most > 0)
+    share = median(r["DRtt"].most / r["Rtt"].most for r in loading)
     return (
         (
             f"the longest get_batch is {most:.2f} ms, {percent(share)} of the traced operations: "

@@ -24,9 +24,11 @@ HEADER = re.compile(
 )
 # A launcher's prefix (`[default7]:`, `7:`) holds no space; sections are indented behind it.
 SECTION = re.compile(r"^\S*?\s{2,}(?P<name>[A-Za-z][\w/.-]*):\s*$")
-RANK = re.compile(r"^\S*?\s+rank\s+(?P<rank>\d+)\s*:\s*(?P<ms>\S*?)\s*(?:ms)?\s*$", re.IGNORECASE)
+RANK = re.compile(
+    r"^\S*?\s+rank\s+(?P<rank>\d{1,9})\s*:\s*(?P<ms>\S*?)\s*(?:ms)?\s*$", re.IGNORECASE
+)
 RANGE = re.compile(r"^\S*?\s+(?P<name>[A-Za-z][\w/.-]*) \.*: (?P<rest>\(?[^()]+\)?)\s*$")
-REPORT_STEP = re.compile(r"Straggler Report at Step (\d+)")
+REPORT_STEP = re.compile(r"Straggler Report at Step (\d{1,18})\b")
 
 
 def read_timer_log(lines: Iterable[str], source: str | Path) -> PhaseTable:

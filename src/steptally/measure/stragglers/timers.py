@@ -123,6 +123,7 @@ def _data_share(matrix: PhaseMatrix, table: PhaseTable) -> Conclusions:
 
 def _growth(loading: Floats) -> list[str]:
     """Whether data loading grows: its last quarter of iterations against its first."""
+    loading = loading[~np.isnan(loading).all(axis=1)]
     if len(loading) < FEWEST_ITERATIONS:
         return []
     median = np.nanmedian(loading, axis=1)
