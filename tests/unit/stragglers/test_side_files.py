@@ -255,6 +255,11 @@ def test_a_rank_on_another_node_than_its_gpu_is_told_across_two_files(read):
     assert "it is not bound (28 of its 56 CPUs are away)" in by_rank[2].sentence
 
 
+def test_cpus_in_quotes_are_one_list_of_several_ranges(read):
+    found = read('rank,host,gpu,cpus\n0,n1,0,"0-13,28-41"\n', TOPOLOGY)
+    assert told(found) == [("healthy", "runs on CPUs near GPU 0 (node 0)")]
+
+
 def test_a_rank_whose_gpus_place_is_unknown_is_counted(read):
     found = read(RANKS)
     assert found.findings == ()

@@ -56,6 +56,17 @@ def impact_word(share: float) -> str:
     return f"below {WARN_SHARE:.0%}".replace("%", " %")
 
 
+def section_names(names: Iterable[str]) -> str:
+    """Sections as text, the first four of many.
+
+    >>> section_names(["forward", "backward"])
+    '`forward`, `backward`'
+    """
+    listed = [f"`{name}`" for name in names]
+    more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
+    return ", ".join(listed[:4]) + more
+
+
 def percent(share: float) -> str:
     """A share as text.
 

@@ -17,6 +17,7 @@ from steptally.measure.stragglers.conclusions import (
     Conclusions,
     impact_word,
     percent,
+    section_names,
 )
 from steptally.measure.stragglers.phase_matrix import Floats, PhaseMatrix, over_iterations
 from steptally.tally.straggler_rows import VerdictRow
@@ -43,7 +44,7 @@ def compare_by_wait(matrix: PhaseMatrix, members: Sequence[int]) -> Conclusions:
     together = [at for at in order if middle[at] <= middle[culprit] + TOGETHER * cost]
     others = [at for at in range(len(members)) if at not in together]
     bound = _noise(middle[others], waiting[:, victim] - waiting[:, culprit], len(members))
-    names = ", ".join(f"`{name}`" for name in matrix.visible)
+    names = section_names(matrix.visible)
     ranks = tuple(sorted(matrix.ranks[members[at]] for at in together))
     facts = (
         f"{_ranks(ranks)} {_verb(ranks, 'spends', 'spend')} {middle[culprit]:.2f} ms in {names}, "
@@ -77,7 +78,7 @@ def compare_by_own_work(matrix: PhaseMatrix, members: Sequence[int]) -> Conclusi
     bound = _noise(middle[others], gaps, len(members))
     rank = matrix.ranks[members[worst]]
     ratio = float(middle[worst]) / peers if peers > 0 else None
-    names = ", ".join(f"`{name}`" for name in matrix.work)
+    names = section_names(matrix.work)
     times = f" ({ratio:.2f}x)" if ratio is not None else ""
     facts = f"rank {rank} spends {middle[worst]:.2f} ms in {names}, its peers {peers:.2f} ms{times}"
     gate = _gate(matrix, excess, bound, facts, (rank,))

@@ -18,6 +18,7 @@ from steptally.measure.stragglers.conclusions import (
     Conclusions,
     impact_word,
     percent,
+    section_names,
 )
 from steptally.measure.stragglers.phase_comparison import (
     FEWEST_ITERATIONS,
@@ -105,7 +106,7 @@ def _data_share(matrix: PhaseMatrix, table: PhaseTable) -> Conclusions:
     loading = matrix.total(matrix.data)
     middle = over_iterations(loading)
     share = float(np.median(middle)) / matrix.step_ms if matrix.step_ms else 0.0
-    names = ", ".join(f"`{name}`" for name in matrix.data)
+    names = section_names(matrix.data)
     facts = (
         f"{names} takes {float(np.median(middle)):.2f} ms on the median rank, {percent(share)} of "
         f"the step ({matrix.step_ms:.2f} ms, {matrix.step_is})"
