@@ -164,7 +164,7 @@ def test_m108_10_the_share_of_batch_generator_is_data_loading():
     found = conclude_from_phases(timers(*made, step_ms=900.0))
     (row,) = found.verdicts
     assert row.verdict == "data-loading"
-    assert "270.00 ms on the median rank, 30.0 % of the step" in row.evidence[0]
+    assert "270.00 ms on the median rank that loads, 30.0 % of the step" in row.evidence[0]
     assert "grows from 90.00 ms in the first iterations to 450.00 ms in the last" in row.evidence[1]
 
 

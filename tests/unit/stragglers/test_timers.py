@@ -65,6 +65,22 @@ def test_behind_a_barrier_no_one_waits_in_a_timer_and_own_work_tells():
     assert row.factor == pytest.approx(1.5, rel=0.03)
 
 
+def test_a_slow_node_is_named_by_all_of_its_ranks():
+    sections = {"backward-compute": [400.0] * 6 + [600.0] * 2}
+    table = replace(timers(*blocks(sections)), hosts={6: "n3", 7: "n3"})
+    (row,) = conclude_from_phases(table).verdicts
+    assert (row.verdict, row.ranks, row.host) == ("slow-worker", (6, 7), "n3")
+    assert row.factor == pytest.approx(1.5, rel=0.03)
+
+
+def test_data_loading_counts_on_the_ranks_that_load():
+    # Under pipeline parallelism only the first and the last stage read batches.
+    sections = {"batch-generator": [300.0, 0.0, 0.0, 0.0], "forward-compute": [500.0] * 4}
+    found = conclude_from_phases(timers(*blocks(sections)))
+    assert (found.verdicts[0].verdict, found.verdicts[0].ranks) == ("data-loading", (0,))
+    assert "on the median rank that loads" in found.verdicts[0].evidence[0]
+
+
 def test_batch_generator_is_taken_out_of_forward_compute_and_named():
     sections = {
         "batch-generator": [5.0, 205.0, 5.0, 5.0],

@@ -67,27 +67,34 @@ def compare_by_wait(matrix: PhaseMatrix, members: Sequence[int]) -> Conclusions:
 
 
 def compare_by_own_work(matrix: PhaseMatrix, members: Sequence[int]) -> Conclusions:
-    """The rank whose own work takes longest against the median of the others."""
+    """The rank whose own work takes longest, and those as slow, against the others' median."""
     work = matrix.total(matrix.work)[:, members]
     middle = over_iterations(work)
     worst = int(np.argmax(middle))
-    others = [at for at in range(len(members)) if at != worst]
+    first = float(middle[worst] - np.median(np.delete(middle, worst)))
+    slow = [at for at in range(len(members)) if middle[at] >= middle[worst] - TOGETHER * first]
+    slow = slow if len(slow) < len(members) else [worst]
+    others = [at for at in range(len(members)) if at not in slow]
     peers = float(np.median(middle[others]))
-    excess = float(middle[worst]) - peers
+    taken = float(np.median(middle[slow]))
+    excess = taken - peers
     gaps = work[:, worst] - np.median(work[:, others], axis=1)
     bound = _noise(middle[others], gaps, len(members))
-    rank = matrix.ranks[members[worst]]
-    ratio = float(middle[worst]) / peers if peers > 0 else None
-    names = section_names(matrix.work)
-    times = f" ({ratio:.2f}x)" if ratio is not None else ""
-    facts = f"rank {rank} spends {middle[worst]:.2f} ms in {names}, its peers {peers:.2f} ms{times}"
-    gate = _gate(matrix, excess, bound, facts, (rank,))
+    ranks = tuple(sorted(matrix.ranks[members[at]] for at in slow))
+    times = f" ({taken / peers:.2f}x)" if peers > 0 else ""
+    facts = (
+        f"{_ranks(ranks)} {_verb(ranks, 'spends', 'spend')} {taken:.2f} ms in "
+        f"{section_names(matrix.work)}, {_verb(ranks, 'its', 'their')} peers {peers:.2f} ms{times}"
+    )
+    gate = _gate(matrix, excess, bound, facts, ranks)
     if gate is not None:
         return gate
-    verdict, factor, why = _cause(matrix, [members[worst]], [members[at] for at in others], excess)
+    verdict, factor, why = _cause(
+        matrix, [members[at] for at in slow], [members[at] for at in others], excess
+    )
     row = VerdictRow(
         verdict=verdict,
-        ranks=(rank,),
+        ranks=ranks,
         factor=factor,
         detectable=_detectable(matrix, bound),
         evidence=(f"{facts}.", _impact(matrix, excess), why),

@@ -100,15 +100,19 @@ def _compare_peers(
 
 
 def _data_share(matrix: PhaseMatrix, table: PhaseTable) -> Conclusions:
-    """Data loading that costs every rank: the median rank's share of the step."""
+    """Data loading that costs every rank that loads: the median one's share of the step.
+
+    Under pipeline parallelism only the first and the last stage load.
+    """
     if not matrix.data:
         return Conclusions()
     loading = matrix.total(matrix.data)
     middle = over_iterations(loading)
-    share = float(np.median(middle)) / matrix.step_ms if matrix.step_ms else 0.0
+    taken = float(np.median(middle[middle > 0])) if (middle > 0).any() else 0.0
+    share = taken / matrix.step_ms if matrix.step_ms else 0.0
     names = section_names(matrix.data)
     facts = (
-        f"{names} takes {float(np.median(middle)):.2f} ms on the median rank, {percent(share)} of "
+        f"{names} takes {taken:.2f} ms on the median rank that loads, {percent(share)} of "
         f"the step ({matrix.step_ms:.2f} ms, {matrix.step_is})"
     )
     if share < WARN_SHARE:
@@ -119,7 +123,13 @@ def _data_share(matrix: PhaseMatrix, table: PhaseTable) -> Conclusions:
             "Under tensor parallelism `batch-generator` also holds the wait for tensor rank 0, "
             "which reads for its group: more workers (`--num-workers`) or faster storage there."
         )
-    return Conclusions(verdicts=(VerdictRow(verdict="data-loading", evidence=tuple(evidence)),))
+    loading_ranks = tuple(rank for rank, ms in zip(matrix.ranks, middle, strict=True) if ms > 0)
+    row = VerdictRow(
+        verdict="data-loading",
+        ranks=loading_ranks if len(loading_ranks) < len(matrix.ranks) else (),
+        evidence=tuple(evidence),
+    )
+    return Conclusions(verdicts=(row,))
 
 
 def _growth(loading: Floats) -> list[str]:
