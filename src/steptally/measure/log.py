@@ -17,9 +17,9 @@ from steptally.errors import InputError
 CHUNK_BYTES = 4 << 20
 LONGEST_LINE_BYTES = 64 << 10
 MARKS = (b"elapsed time", b"step_timing")
-ITERATION = re.compile(r"\biteration\s+(\d+)\s*/\s*(\d+)")
+ITERATION = re.compile(r"\biteration\s+(\d{1,18})\s*/\s*(\d{1,18})(?!\d)")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-RANK_OF_WORLD = re.compile(r"\brank[- ]\d+/(\d+)\b")
+RANK_OF_WORLD = re.compile(r"\brank[- ]\d+/(\d{1,18})\b")
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 # What a field means, by its name in lower case, and what turns its number into that unit.
