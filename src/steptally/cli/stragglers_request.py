@@ -10,18 +10,29 @@ from pathlib import Path
 
 import polars as pl
 
+from steptally.cli.stragglers_beside import with_side_files
 from steptally.cli.trace_groups import job_groups
+from steptally.cli.trace_save import make_folder, save_tally
 from steptally.errors import InputError
 from steptally.job import Job, read_job
 from steptally.measure.stragglers.extract import ExtractOptions, extract_sources
 from steptally.measure.stragglers.found_tally import straggler_tally
 from steptally.measure.stragglers.op_tables import is_pipeline_table
-from steptally.measure.stragglers.places import Place, placed, places_beside
+from steptally.measure.stragglers.places import PLACE_AXES, Place, placed, places_beside
 from steptally.measure.stragglers.recording import RankRecording
-from steptally.measure.stragglers.search import Found, search_recordings, search_tables
+from steptally.measure.stragglers.search import (
+    Found,
+    search_logs,
+    search_recordings,
+    search_tables,
+    with_iteration_times,
+)
+from steptally.predict.ranks import coordinates
 from steptally.tally import Tally
 from steptally.trace.kinds import load_rules
 from steptally.trace.read import TraceSource, read_traces
+from steptally.trace.recognise import recognise
+from steptally.trace.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +54,48 @@ def search(request: StragglersRequest) -> tuple[Tally, Found]:
     if request.overrides and request.job is None:
         raise InputError("--set is given without --job: it overrides a setting of a job; add one.")
     job = None if request.job is None else read_job(request.job, list(request.overrides))
-    tables = _op_tables(request.paths)
+    run = _run_directory(request.paths)
     warnings: list[str] = []
-    if tables:
+    if tables := _op_tables(request.paths):
         found = search_tables(_in_steps(tables, request.steps))
+    elif logs := _logs(request.paths):
+        found = search_logs(logs, {} if job is None else _coordinates(job))
     else:
         recordings, warnings = _recordings(request, job)
         found = search_recordings(recordings)
-    return straggler_tally(found, None if job is None else job.as_json(), warnings), found
+    if run is not None:
+        found = with_iteration_times(found, run)
+    found = with_side_files(found, request.beside, run)
+    tally = straggler_tally(found, None if job is None else job.as_json(), warnings)
+    if request.save is not None:
+        make_folder(request.save)
+        save_tally(tally, request.save)
+    return tally, found
+
+
+def _run_directory(paths: Sequence[str]) -> RunDirectory | None:
+    """The one run directory that is asked for, or None."""
+    run = RunDirectory(Path(paths[0]))
+    return run if len(paths) == 1 and run.manifest.is_file() else None
+
+
+def _logs(paths: Sequence[str]) -> list[Path]:
+    """The paths, where they are files and none is a recording."""
+    files = [Path(path) for path in paths]
+    texts = [file for file in files if file.is_file() and _is_text(file)]
+    if texts and len(texts) < len(files):
+        raise InputError(
+            f"{texts[0]} is no recording and {next(f for f in files if f not in texts)} is one: "
+            "name logs and tables of phases, or traces, not both; what was recorded beside traces "
+            "goes with --beside."
+        )
+    return texts
+
+
+def _is_text(file: Path) -> bool:
+    """Whether a file is neither a trace nor packed: those that are damaged are for their readers."""
+    packed = file.suffix in (".gz", ".sqlite", ".parquet", ".nsys-rep", ".qdrep")
+    return not packed and recognise(file) is None and file.suffix != ".json"
 
 
 def _op_tables(paths: Sequence[str]) -> list[tuple[Path, pl.DataFrame]]:
@@ -138,10 +183,18 @@ def _recordings(
     return sorted(placed(recordings, places), key=lambda one: one.rank), sorted(warnings)
 
 
+def _coordinates(job: Job) -> dict[int, dict[str, int]]:
+    """Every rank's places on the axes."""
+    return {rank: _places_in(job, rank) for rank in range(job.layout.world_size)}
+
+
+def _places_in(job: Job, rank: int) -> dict[str, int]:
+    place = coordinates(job.layout, rank)
+    return {axis: getattr(place, axis) for axis in PLACE_AXES}
+
+
 def _job_places(job: Job, recordings: Sequence[RankRecording]) -> dict[int, Place]:
     """Each rank's coordinates in the job. Raises `InputError` where it has fewer ranks."""
-    from steptally.predict.ranks import coordinates
-
     most = max(one.rank for one in recordings)
     told = max((one.world_size or 0 for one in recordings), default=0)
     if most >= job.layout.world_size or (told and told != job.layout.world_size):
@@ -150,12 +203,7 @@ def _job_places(job: Job, recordings: Sequence[RankRecording]) -> dict[int, Plac
             f"{job.layout.world_size:,}: its coordinates would be wrong; add "
             f"--set world_size={told or most + 1}, or name the job that was recorded."
         )
-    axes = ("tp", "cp", "dp", "pp", "ep")
-    places = ((one.rank, coordinates(job.layout, one.rank)) for one in recordings)
-    return {
-        rank: Place(coordinates={axis: getattr(place, axis) for axis in axes})
-        for rank, place in places
-    }
+    return {one.rank: Place(coordinates=_places_in(job, one.rank)) for one in recordings}
 
 
 def _check_ranks(recordings: Sequence[RankRecording]) -> None:
@@ -183,5 +231,3 @@ def _shown_progress(files: int) -> Iterator[Callable[[TraceSource], None]]:
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         task = bar.add_task("reading traces", total=files)
         yield lambda source: bar.update(task, advance=1, description=source.label)
-
-

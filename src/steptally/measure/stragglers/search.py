@@ -1,29 +1,35 @@
 """The search for stragglers, from recordings or op tables to all that is found.
 
-    found = search_recordings(recordings)
-    found = search_tables([(path, table)])
+found = search_recordings(recordings)
+found = search_tables([(path, table)])
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 
 from steptally.errors import InputError
+from steptally.measure.steps import read_steps
 from steptally.measure.stragglers.clock import align
+from steptally.measure.stragglers.conclusions import join_conclusions
 from steptally.measure.stragglers.instances import Pairing, pair
 from steptally.measure.stragglers.op_tables import program_of_tables
 from steptally.measure.stragglers.peer_rows import peer_rows
 from steptally.measure.stragglers.program import Program
 from steptally.measure.stragglers.recording import RankRecording
 from steptally.measure.stragglers.segments import program_of_recordings
+from steptally.measure.stragglers.series import conclude_from_series, series_of_steps
+from steptally.measure.stragglers.sources import conclude_from_file
+from steptally.measure.stragglers.timers import Coordinates
 from steptally.measure.stragglers.verdicts import Judgement, judge
 from steptally.measure.stragglers.waits import collective_rows, last_to_enter, wait_rows, waits
 from steptally.measure.stragglers.what_if import what_if_rows
 from steptally.tally import ClockRow, CollectiveRow, PeerRow, VerdictRow, WaitRow, WhatIfRow
+from steptally.trace.run_directory import RunDirectory
 
 # More instances than this are not listed one by one: the longest waits are.
 MOST_COLLECTIVES = 2_000
@@ -86,6 +92,29 @@ def search_recordings(recordings: Sequence[RankRecording]) -> Found:
     )
 
 
+def search_logs(paths: Sequence[Path], coordinates: Coordinates) -> Found:
+    """What logs or tables of phases show, without anything to replay.
+
+    Raises `InputError` for a file that holds nothing to go by.
+    """
+    said = join_conclusions(conclude_from_file(path, coordinates or None) for path in paths)
+    return Found(judgement=None, verdicts=said.verdicts, notes=[*said.notes, *said.lost])
+
+
+def with_iteration_times(found: Found, run: RunDirectory) -> Found:
+    """With what the times of the run's other steps tell: those that are neither warm-up nor traced.
+
+    A class that the recordings have named already is not named again.
+    """
+    steps = read_steps(run.read_steps(), run.read_manifest()["world_size"])
+    if not steps.counted:
+        return found
+    said = conclude_from_series(series_of_steps(steps, str(run.steps)))
+    named = {verdict.verdict for verdict in found.verdicts}
+    more = [one for one in said.verdicts if one.verdict not in named]
+    return replace(found, verdicts=(*found.verdicts, *more), notes=[*found.notes, *said.notes])
+
+
 def not_identifiable(why: str) -> VerdictRow:
     """The verdict where the recording cannot tell."""
     return VerdictRow(verdict="not-identifiable", evidence=(why,))
@@ -126,6 +155,8 @@ def _missing(recordings: Sequence[RankRecording]) -> list[str]:
     if world <= len(recordings):
         return []
     return [
-        f"{len(recordings)} of {world:,} ranks are recorded: a collective may have waited for a "
-        "rank that is not there, and no such wait is told"
+        (
+            f"{len(recordings)} of {world:,} ranks are recorded: a collective may have waited for a "
+            "rank that is not there, and no such wait is told"
+        )
     ]
