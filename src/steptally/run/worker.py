@@ -68,16 +68,14 @@ def run_rank(arguments: argparse.Namespace) -> None:
     job = read_job_settings(arguments.job)
     source = open_source(arguments.data, job)
     device = _device(job)
-    injector = Injector(parse_faults(arguments.inject)) if arguments.inject else None
-    entered = contextlib.nullcontext() if injector is None else injector.entered()
-    with entered, _engine_for(device):
+    injector = Injector(parse_faults(arguments.inject))
+    with injector.entered(), _engine_for(device):
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         place = initialize_groups(job)
-        if injector is not None:
-            injector.place(job, rank=torch.distributed.get_rank(), stage=place.pp)
+        injector.place(job, rank=torch.distributed.get_rank(), stage=place.pp)
         seed_this_rank(job.recipe.seed)
         trainer = prepare(job, device)
-        with _recorder(job, arguments) as recorder:
+        with injector.slow_links(), _recorder(job, arguments) as recorder:
             train(trainer, source, steps=arguments.steps, recorder=recorder, injector=injector)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()

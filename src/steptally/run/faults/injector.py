@@ -3,32 +3,42 @@
     with injector.entered(), megatron_on_cpu():
         ...
         injector.place(job, rank=rank, stage=pipeline_rank)
-        with recorder.step() as record, injector.step(number):
-            train_step(..., injector.batches(iterator))
+        with injector.slow_links():
+            with recorder.step() as record, injector.step(number, chunks):
+                train_step(..., injector.batches(iterator))
 
 A rank that no fault concerns runs its step as it is.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+
+import torch.distributed as dist
 
 from steptally.engine.cpu import Replacement, replaced
 from steptally.job import Job
 from steptally.run.faults.communication import around_communication
+from steptally.run.faults.experts import imbalanced_experts
 from steptally.run.faults.fault import (
     BACKWARD,
     FORWARD,
     DataStall,
     Fault,
+    ImbalancedExperts,
     Pause,
+    SlowLink,
     SlowRank,
     SlowStage,
 )
 from steptally.run.faults.slow_compute import SCHEDULE, SlowCompute, extra_of, in_phase
+from steptally.run.faults.slow_link import SlowLinks
 from steptally.run.faults.stalls import paused_layer, pauses_of, stall
+from steptally.run.faults.stamps import Stamps
 
 Batch = TypeVar("Batch")
 
@@ -72,6 +82,22 @@ class Injector:
         self._pauses = [fault for fault in self._faults if isinstance(fault, Pause)]
 
     @contextmanager
+    def slow_links(self) -> Iterator[None]:
+        """Around all steps, once the groups exist: every rank must enter it."""
+        faults = [fault for fault in self._faults if isinstance(fault, SlowLink)]
+        if not faults:
+            yield
+            return
+        with ExitStack() as stack:
+            told = [""]
+            if self._rank == 0:
+                told[0] = stack.enter_context(tempfile.TemporaryDirectory(prefix="steptally-"))
+            dist.broadcast_object_list(told)
+            stack.enter_context(SlowLinks(faults, Stamps(Path(told[0]))).entered())
+            yield
+            dist.barrier()  # the folder is rank 0's to remove, after all have done with it
+
+    @contextmanager
     def step(self, number: int, chunks: Sequence[Any]) -> Iterator[None]:
         """Let this rank's faults act in one step of the model `chunks`."""
         self._stall_ns = sum(
@@ -85,6 +111,9 @@ class Injector:
                 stack.enter_context(paused_layer(chunks[0], pause_ns))
             if self._compute is not None:
                 stack.enter_context(slowed(self._compute))
+            for fault in self._faults:
+                if isinstance(fault, ImbalancedExperts):
+                    stack.enter_context(imbalanced_experts(fault))
             yield
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:

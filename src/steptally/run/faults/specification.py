@@ -52,7 +52,11 @@ def parse_faults(specs: Sequence[str]) -> tuple[Fault, ...]:
     for spec in specs:
         if specs.count(spec) > 1:
             raise InputError(f"--inject {spec} is given {specs.count(spec)} times: give it once.")
-    return tuple(map(parse_fault, specs))
+    faults = tuple(map(parse_fault, specs))
+    imbalances = [fault.spec for fault in faults if isinstance(fault, ImbalancedExperts)]
+    if len(imbalances) > 1:
+        raise InputError(f"--inject {' and '.join(imbalances)} exclude each other: give one.")
+    return faults
 
 
 def parse_fault(spec: str) -> Fault:
