@@ -48,6 +48,7 @@ class Injector:
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._faults = faults
+        self._rank, self._world_size, self._seed = 0, 1, 0
         self._compute: SlowCompute | None = None
         self._stalls: list[DataStall] = []
         self._pauses: list[Pause] = []

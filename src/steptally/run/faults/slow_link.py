@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from steptally.run.faults.communication import COLLECTIVES, MESSAGES, Call, replaced_methods
 from steptally.run.faults.fault import SlowLink
+from steptally.run.faults.slow_compute import spin
 from steptally.run.faults.stamps import Stamps, Transfer
 
 # Megatron-Core's `group_desc` (parallel_state.py, megatron-core 0.16.1) of the groups of each axis.
@@ -42,6 +43,7 @@ GROUPS_OF_AXIS = {
     "pp": ("PIPELINE_MODEL_PARALLEL_GROUP", "EMBEDDING_GROUP", "POSITION_EMBEDDING_GROUP"),
 }
 _POLL_S = 0.0001
+_WAKING_NS = 150_000  # how late at the most, where the machine is not overloaded
 
 
 class SlowLinks:
@@ -92,7 +94,7 @@ class SlowLinks:
             # While its thread was still at the transfer before it, this one had not begun.
             began_ns = max(transfer.last_came_ns(), self._delayed_until_ns.get(thread, 0))
             own_ns = max(0, now_ns - began_ns)
-            time.sleep(sum(_extra_ns(fault, own_ns) for fault in faults) / 1e9)
+            _sleep_until(now_ns + round(sum(_extra_ns(fault, own_ns) for fault in faults)))
             self._delayed_until_ns[thread] = time.perf_counter_ns()
 
         work.get_future().then(delay)
@@ -134,8 +136,13 @@ class _Hold(NamedTuple):
 def _hold(transfer: Transfer, duration_ns: int) -> None:
     while not transfer.all_came():
         time.sleep(_POLL_S)
-    left_ns = transfer.last_came_ns() + duration_ns - time.perf_counter_ns()
-    time.sleep(max(0, left_ns) / 1e9)
+    _sleep_until(transfer.last_came_ns() + duration_ns)
+
+
+def _sleep_until(end_ns: int) -> None:
+    """Sleep for the most part and spin for the rest: a thread that sleeps wakes up late."""
+    time.sleep(max(0, end_ns - _WAKING_NS - time.perf_counter_ns()) / 1e9)
+    spin(max(0, end_ns - time.perf_counter_ns()))
 
 
 def _extra_ns(fault: SlowLink, own_ns: int) -> float:
