@@ -109,6 +109,28 @@ def test_a_links_delay_counts_from_when_the_last_member_came(tmp_path, size, tra
     assert 0.95 * more <= work.delayed_s < 0.5
 
 
+class CompletedAlready:
+    """A work that is over by the time that something is to hang on its future."""
+
+    def get_future(self):
+        return self
+
+    def then(self, callback):
+        callback(None)
+
+
+def test_a_collective_that_is_over_too_soon_is_held_where_it_is_waited_for(tmp_path):
+    faults = parse_faults(["slow-link=dp:100ms"])
+    links, work = SlowLinks(faults, Stamps(tmp_path)), CompletedAlready()
+    began = time.perf_counter()
+    links._delay_completion(work, faults, Stamps(tmp_path).come("group", 1, 0))
+    assert time.perf_counter() - began < 0.1  # whoever issues is not held
+    assert links._holding(lambda work: "waited")(work) == "waited"
+    assert time.perf_counter() - began >= 0.1
+    assert links._holding(lambda work: "again")(work) == "again"
+    assert time.perf_counter() - began < 0.2
+
+
 def test_ranks_see_each_others_stamps_and_never_those_of_an_earlier_transfer(tmp_path):
     here, there = Stamps(tmp_path), Stamps(tmp_path)
     for _ in range(4100):  # beyond the length of the table

@@ -186,11 +186,24 @@ def transfers(traces, rank, group):
     return traces[rank].events.filter(pl.col("kind") == "transfer", pl.col("group") == group)
 
 
-def test_a_slow_group_has_longer_transfers_of_gloos_own_on_every_member(traces):
-    for rank in RANKS:
-        found = transfers(traces, rank, DATA_PARALLEL)
-        assert set(found["name"]) == {"gloo:all_reduce"}
-        assert ((found["end_ns"] - found["start_ns"]) >= 20 * MS).all()
+def test_a_slow_group_has_longer_transfers_of_gloos_own(traces):
+    found = pl.concat(transfers(traces, rank, DATA_PARALLEL) for rank in RANKS)
+    assert set(found["name"]) == {"gloo:all_reduce"}
+    # One of two numbers is over in no time: a rank that lost its core can miss its end.
+    longer = (found["end_ns"] - found["start_ns"]) >= 20 * MS
+    assert longer.mean() > 0.75
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_every_member_of_a_slow_group_leaves_each_of_its_collectives_late(traces, rank):
+    trace = traces[rank]
+    rows = trace.collectives.filter(pl.col("group_description") == DATA_PARALLEL)["event"]
+    issued = trace.events[rows].filter(pl.col("kind") == "collective")
+    waits = trace.events.filter(pl.col("kind") == "wait").sort("start_ns")
+    assert len(issued) == len(TRACED) * (2 if rank > 1 else 1)  # gradients; the loss's two numbers
+    for thread, start in issued.select("thread", "start_ns").iter_rows():
+        own = waits.filter(pl.col("thread") == thread, pl.col("start_ns") > start)
+        assert own["end_ns"][0] - start >= 20 * MS
 
 
 def test_a_slow_link_between_two_ranks_holds_their_messages_and_no_others(traces):

@@ -21,7 +21,8 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
@@ -55,7 +56,7 @@ class SlowLinks:
     def __init__(self, faults: Sequence[SlowLink], stamps: Stamps) -> None:
         self._faults = faults
         self._stamps = stamps
-        self._holds: weakref.WeakKeyDictionary[Any, _Hold] = weakref.WeakKeyDictionary()
+        self._holds: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
         self._delayed_until_ns: dict[int, int] = {}  # by thread of gloo: the end of its last delay
 
     @contextmanager
@@ -85,19 +86,24 @@ class SlowLinks:
 
     def _delay_completion(self, work: Any, faults: Sequence[SlowLink], transfer: Transfer) -> None:
         issuing = threading.get_ident()
+        too_late: list[int] = []
 
         def delay(_: Any) -> None:
             thread = threading.get_ident()
-            if thread == issuing:  # it was over before the delay could hang on it: left as it is
-                return
             now_ns = time.perf_counter_ns()
             # While its thread was still at the transfer before it, this one had not begun.
             began_ns = max(transfer.last_came_ns(), self._delayed_until_ns.get(thread, 0))
             own_ns = max(0, now_ns - began_ns)
-            _sleep_until(now_ns + round(sum(_extra_ns(fault, own_ns) for fault in faults)))
+            end_ns = now_ns + round(sum(_extra_ns(fault, own_ns) for fault in faults))
+            if thread == issuing:
+                too_late.append(end_ns)
+                return
+            _sleep_until(end_ns)
             self._delayed_until_ns[thread] = time.perf_counter_ns()
 
         work.get_future().then(delay)
+        if too_late:  # this thread lost its core, and the collective was over before: hold the wait
+            self._holds[work] = partial(_sleep_until, too_late[0])
 
     def _slow_message(self, function: Call) -> Call:
         sends = function.__name__ == "send"
@@ -111,7 +117,8 @@ class SlowLinks:
             name = f"group{group.group_name}-from{source}-to{destination}"
             work = function(group, tensors, peer, *args, **kwargs)
             transfer = self._stamps.come(name, 2, 0 if sends else 1)
-            self._holds[work] = _Hold(transfer, sum(fault.duration_ns or 0 for fault in faults))
+            duration_ns = sum(fault.duration_ns or 0 for fault in faults)
+            self._holds[work] = partial(_hold, transfer, duration_ns)
             return work
 
         return message
@@ -120,20 +127,14 @@ class SlowLinks:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             hold = self._holds.pop(work, None)
             if hold is not None:
-                _hold(hold.transfer, hold.duration_ns)
+                hold()
             return function(work, *args, **kwargs)
 
         return wait
 
 
-class _Hold(NamedTuple):
-    """A message that must not be there before `duration_ns` after both its ends came."""
-
-    transfer: Transfer
-    duration_ns: int
-
-
 def _hold(transfer: Transfer, duration_ns: int) -> None:
+    """Sleep until `duration_ns` have passed since both ends of a message came."""
     while not transfer.all_came():
         time.sleep(_POLL_S)
     _sleep_until(transfer.last_came_ns() + duration_ns)
