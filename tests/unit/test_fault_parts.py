@@ -120,15 +120,15 @@ class CompletedAlready:
 
 
 def test_a_collective_that_is_over_too_soon_is_held_where_it_is_waited_for(tmp_path):
-    faults = parse_faults(["slow-link=dp:100ms"])
+    faults = parse_faults(["slow-link=dp:500ms"])
     links, work = SlowLinks(faults, Stamps(tmp_path)), CompletedAlready()
     began = time.perf_counter()
     links._delay_completion(work, faults, Stamps(tmp_path).come("group", 1, 0))
-    assert time.perf_counter() - began < 0.1  # whoever issues is not held
+    assert time.perf_counter() - began < 0.5  # whoever issues is not held
     assert links._holding(lambda work: "waited")(work) == "waited"
-    assert time.perf_counter() - began >= 0.1
+    assert time.perf_counter() - began >= 0.5
     assert links._holding(lambda work: "again")(work) == "again"
-    assert time.perf_counter() - began < 0.2
+    assert time.perf_counter() - began < 1.0
 
 
 def test_ranks_see_each_others_stamps_and_never_those_of_an_earlier_transfer(tmp_path):
@@ -167,7 +167,7 @@ def test_slow_compute_delays_operators_in_their_phase_and_nothing_outside_of_a_s
         with torch.profiler.record_function("ProfilerStep#1"), compute.step():
             a @ a  # outside of forward
             with compute.phase("forward"):
-                for _ in range(20):
+                for _ in range(40):
                     a @ a
                 with compute.apart():
                     time.sleep(0.05)  # communication: not stretched
@@ -181,7 +181,7 @@ def test_slow_compute_delays_operators_in_their_phase_and_nothing_outside_of_a_s
     products = events.filter(events["name"] == "aten::matmul")
     in_forward = products.sort("start_ns")[2:]
     own_ns = int((in_forward["end_ns"] - in_forward["start_ns"]).sum())
-    assert len(products) == 22
-    assert spent[DELAY_OPERATOR] / own_ns == pytest.approx(1.0, rel=0.15)
+    assert len(products) == 42
+    assert spent[DELAY_OPERATOR] / own_ns == pytest.approx(1.0, rel=0.3)
     first = events.filter(events["name"] == DELAY_OPERATOR)["start_ns"].min()
     assert first > in_forward["start_ns"][0]
