@@ -58,19 +58,30 @@ def rank_pid(run, rank, *, patience_s=300):
 
 
 def stop_and_go(pid, factor, period_s):
-    """Stop and let go in turn, until the process ends or this one is told to."""
-    running_s = period_s / factor
+    """Stop and let go in turn, until the process ends or this one is told to.
+
+    On a loaded machine this process is late at either: each stop lasts for what all the time that
+    the other could run is to be stretched by, less what it has been stopped for.
+    """
+    could_run_s = stopped_s = 0.0
     try:
         while True:
+            could_run_s += slept(period_s / factor)
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(period_s - running_s)
+            stopped_s += slept((factor - 1) * could_run_s - stopped_s)
             os.kill(pid, signal.SIGCONT)
-            time.sleep(running_s)
     except ProcessLookupError:
         return
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def slept(duration_s):
+    """Sleep for so long; how long it was."""
+    began = time.monotonic()
+    time.sleep(max(0.0, duration_s))
+    return time.monotonic() - began
 
 
 def main():
