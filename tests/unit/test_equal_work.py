@@ -91,3 +91,12 @@ def test_every_setting_of_the_work_is_one_of_a_job():
 def test_a_job_read_back_from_json_does_not_differ_from_itself():
     listed = {**DEMO_JOB, "layout": {**DEMO_JOB["layout"], "recompute_modules": ("core_attn",)}}
     assert differing_settings(DEMO_JOB, listed) == []
+
+
+def test_a_run_with_injected_faults_has_no_ratio_of_times_to_one_without():
+    clean = of()
+    slow = replace(clean, injected=("slow-rank=3:1.5x",))
+    assert why_not_equal_work(clean, slow) == [
+        "injected faults: none against slow-rank=3:1.5x",
+    ]
+    assert why_not_equal_work(slow, slow) == []

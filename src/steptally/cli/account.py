@@ -116,6 +116,7 @@ def _with_prediction(measured: Tally, job: Job, manifest: dict[str, Any]) -> Tal
         account_bases=bases,
         warnings=warnings,
         refusals=refusals,
+        injected=measured.injected,
     )
 
 

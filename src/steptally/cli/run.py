@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,10 @@ def run_command(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override a setting.")
     ] = None,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option("--inject", metavar="SPEC", help="Inject a fault, as slow-rank=3:1.5x."),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the tally as JSON.")] = False,
 ) -> None:
     """Train JOB on real Megatron-Core ranks, record every rank, and account for its step.
@@ -61,6 +66,7 @@ def run_command(
         traced_steps=read_traced_steps(traced_steps),
         data=data,
         directory=directory,
+        inject=inject or (),
     )
     show(tally, recorded, json_output)
 
@@ -74,21 +80,29 @@ def run(
     traced_steps: tuple[int, ...] | None,
     data: str,
     directory: Path,
+    inject: Sequence[str] = (),
 ) -> tuple[Tally, RunDirectory]:
     """Check, launch, measure and save; return the tally and where it is."""
     from steptally.cli.account import account_for_run, save
     from steptally.engine.availability import find_parts
     from steptally.run.data import open_source
+    from steptally.run.faults.check import check_faults
+    from steptally.run.faults.specification import parse_faults
     from steptally.run.launch import launch
     from steptally.run.preflight import prepare_run
     from steptally.run.progress import shown_progress
     from steptally.run.schedule import nothing_timed
 
+    faults = parse_faults(inject)
     parts = find_parts()
     prepared = prepare_run(job, process_count=nproc or job.layout.world_size, parts=parts)
+    check_faults(faults, prepared.job, cuda=parts.cuda, steps=steps)
     open_source(data, prepared.job)  # a text that is too short is told before ranks start
     untimed = nothing_timed(steps, warmup_steps, traced_steps or ())
-    for warning in (*prepared.warnings, *([untimed] if untimed else [])):
+    warnings = [*prepared.warnings, *([untimed] if untimed else [])]
+    if faults:
+        warnings.append(f"this run gets faults on purpose: {', '.join(inject)}")
+    for warning in warnings:
         sys.stderr.write(f"steptally: warning: {warning}\n")
     with shown_progress(steps) as show_step:
         recorded = launch(
@@ -98,6 +112,7 @@ def run(
             warmup_steps=warmup_steps,
             traced_steps=traced_steps,
             data=data,
+            faults=faults,
             on_progress=show_step,
         )
     tally = account_for_run(recorded)

@@ -39,6 +39,7 @@ def measure_run(directory: RunDirectory) -> Tally:
     flops = executed_flops(ranks, world_size)
     job = manifest.get("job")
     kind = _memory_kind(manifest)
+    injected = [row["spec"] for row in manifest.get("injected") or ()]
     return Tally(
         basis="measured",
         job=job if isinstance(job, dict) else {},
@@ -51,6 +52,7 @@ def measure_run(directory: RunDirectory) -> Tally:
             }
         ),
         warnings=[
+            *_injected_warning(injected),
             *_how_it_ended(manifest),
             *step_warnings(steps),
             *trace_warnings,
@@ -58,6 +60,7 @@ def measure_run(directory: RunDirectory) -> Tally:
             *flops.warnings,
         ],
         refusals=[*step_refusals(steps), *_no_traces(ranks), *flops.refusals],
+        injected=injected,
     )
 
 
@@ -120,6 +123,16 @@ def _no_traces(ranks: Sequence[RankAccount]) -> list[str]:
         "(--traced-steps, or traced_steps of steptally.Recorder)"
     )
     return [why]
+
+
+def _injected_warning(specs: Sequence[str]) -> list[str]:
+    if not specs:
+        return []
+    sentence = (
+        f"faults were injected into this run on purpose ({', '.join(specs)}): its times are not "
+        f"those of a clean run, and compare only with a run that has the same faults"
+    )
+    return [sentence]
 
 
 def _how_it_ended(manifest: Mapping[str, Any]) -> list[str]:

@@ -26,6 +26,7 @@ import steptally
 from steptally.errors import RunError
 from steptally.job import Job
 from steptally.run.failure import describe_failure, first_failure, read_failures
+from steptally.run.faults.fault import Fault
 from steptally.run.machine import usable_cores
 from steptally.run.manifest import (
     FAILED,
@@ -57,14 +58,16 @@ def launch(
     warmup_steps: int = 2,
     traced_steps: Sequence[int] | None = None,
     data: str = "corpus",
+    faults: Sequence[Fault] = (),
     on_progress: Callable[[StepProgress], None] | None = None,
 ) -> RunDirectory:
     """Train `job` for `steps` steps on this machine, `job.layout.world_size` ranks, and record it.
 
     The run directory is made in `directory`, named by the time and `name` (the job's unless given).
     The first `warmup_steps` are not timed, `traced_steps` (from 1; `choose_traced_steps` unless
-    given) are profiled. `data` is `corpus`, `random` or a text file. `on_progress` is called in
-    this thread for each step that all ranks have finished.
+    given) are profiled. `data` is `corpus`, `random` or a text file. `faults`, which
+    `faults.check.check_faults` has let pass, are injected and named in the manifest. `on_progress`
+    is called in this thread for each step that all ranks have finished.
 
     Raises `RunError` with the error of the first rank that failed, `InputError` for steps that are
     not in the run. Whatever happens, no process is left when it returns or raises, and the
@@ -83,6 +86,7 @@ def launch(
         warmup_steps=warmup_steps,
         traced_steps=traced_steps,
         seed=job.recipe.seed,
+        injected=faults,
     )
     write_manifest(run, manifest)
     description = {
@@ -99,6 +103,7 @@ def launch(
         *("--warmup-steps", str(warmup_steps)),
         *("--traced-steps", ",".join(map(str, traced_steps))),
         *("--errors", str(run.error(0).parent)),
+        *(word for fault in faults for word in ("--inject", fault.spec)),
     ]
     ranks = Ranks(count=job.layout.world_size, module=WORKER_MODULE, arguments=arguments)
     see_through(ranks, run, on_progress=on_progress)

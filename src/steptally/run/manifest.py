@@ -13,6 +13,7 @@ from typing import Any
 
 from steptally.errors import InputError
 from steptally.job import Job, job_from_settings
+from steptally.run.faults.fault import Fault
 from steptally.run.machine import (
     describe_git,
     describe_machine,
@@ -35,6 +36,7 @@ def new_manifest(
     traced_steps: Sequence[int],
     seed: int | None = None,
     command: Sequence[str] | None = None,
+    injected: Sequence[Fault] = (),
 ) -> dict[str, Any]:
     """Everything that is known before the ranks meet; `status` is `running`.
 
@@ -53,6 +55,7 @@ def new_manifest(
         "steps": steps,
         "warmup_steps": warmup_steps,
         "traced_steps": list(traced_steps),
+        "injected": [fault.as_json() for fault in injected],
         "versions": describe_versions(),
         "git": {
             "working_directory": describe_git(Path.cwd()),
@@ -105,10 +108,11 @@ def write_manifest(directory: RunDirectory, manifest: Mapping[str, Any]) -> None
 
 
 def complete_manifest(directory: RunDirectory, manifest: dict[str, Any]) -> None:
-    """Write rank 0's manifest over the launcher's, which knows the command that was typed."""
+    """Write rank 0's manifest over the launcher's, which knows what was typed and injected."""
     if directory.manifest.exists():
         launchers = directory.read_manifest()
-        manifest |= {name: launchers[name] for name in ("created", "name", "command", "git")}
+        kept = ("created", "name", "command", "git", "injected")
+        manifest |= {name: launchers[name] for name in kept}
     write_manifest(directory, manifest)
 
 

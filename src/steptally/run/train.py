@@ -6,7 +6,7 @@ The same code runs on CPU over gloo (inside `engine.cpu.megatron_on_cpu`) and on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from steptally.engine.weights import fill_weights
 from steptally.errors import RunError
 from steptally.job import Job
 from steptally.run.data import TokenSource, micro_batches
+from steptally.run.faults.injector import Injector
 
 
 class StepRecord(Protocol):
@@ -65,14 +66,24 @@ def prepare(job: Job, device: torch.device) -> Trainer:
     return Trainer(job=job, config=config, chunks=chunks, optimizer=optimizer, device=device)
 
 
-def train(trainer: Trainer, source: TokenSource, *, steps: int, recorder: StepRecorder) -> None:
+def train(
+    trainer: Trainer,
+    source: TokenSource,
+    *,
+    steps: int,
+    recorder: StepRecorder,
+    injector: Injector | None = None,
+) -> None:
     """Run `steps` optimizer steps (counted from 1), each inside the recorder's context.
+
+    Faults of the `injector` act inside the step, so that they are recorded as part of it.
 
     Raises `RunError` where the loss or the gradients are not finite.
     """
     for step in range(1, steps + 1):
-        with recorder.step() as record:
-            loss, record.grad_norm = train_step(trainer, source, step)
+        faults = nullcontext() if injector is None else injector.step(step, trainer.chunks)
+        with recorder.step() as record, faults:
+            loss, record.grad_norm = train_step(trainer, source, step, injector)
             record.loss = loss
             record.tokens = trainer.job.layout.tokens_per_step
         if loss is not None and not torch.isfinite(loss):
@@ -80,7 +91,7 @@ def train(trainer: Trainer, source: TokenSource, *, steps: int, recorder: StepRe
 
 
 def train_step(
-    trainer: Trainer, source: TokenSource, step: int
+    trainer: Trainer, source: TokenSource, step: int, injector: Injector | None = None
 ) -> tuple[torch.Tensor | None, float | None]:
     """One forward, backward and update: the loss and the norm of all gradients.
 
@@ -92,6 +103,8 @@ def train_step(
         chunk.zero_grad_buffer()
     trainer.optimizer.zero_grad()
     iterators = [_on_device(trainer, source, step) for _ in trainer.chunks]
+    if injector is not None:
+        iterators = [injector.batches(batches) for batches in iterators]
     try:
         sums = get_forward_backward_func()(
             forward_step_func=forward_step,

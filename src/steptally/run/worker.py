@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptally.errors import SteptallyError
 from steptally.job import Job, job_from_settings
+from steptally.run.faults.specification import parse_faults
 from steptally.trace.run_directory import ENVIRONMENT_VARIABLE
 
 if TYPE_CHECKING:
@@ -61,18 +62,21 @@ def run_rank(arguments: argparse.Namespace) -> None:
 
     from steptally.engine.groups import initialize_groups, seed_this_rank
     from steptally.run.data import open_source
+    from steptally.run.faults.injector import Injector
     from steptally.run.train import prepare, train
 
     job = read_job_settings(arguments.job)
     source = open_source(arguments.data, job)
     device = _device(job)
-    with _engine_for(device):
+    injector = Injector(parse_faults(arguments.inject))
+    with injector.entered(), _engine_for(device):
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        initialize_groups(job)
+        place = initialize_groups(job)
+        injector.place(job, rank=torch.distributed.get_rank(), stage=place.pp)
         seed_this_rank(job.recipe.seed)
         trainer = prepare(job, device)
-        with _recorder(job, arguments) as recorder:
-            train(trainer, source, steps=arguments.steps, recorder=recorder)
+        with injector.slow_links(), _recorder(job, arguments) as recorder:
+            train(trainer, source, steps=arguments.steps, recorder=recorder, injector=injector)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
@@ -154,6 +158,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--warmup-steps", type=int, default=2)
     parser.add_argument("--traced-steps", type=_numbers, help="1-based: 6,7", metavar="LIST")
     parser.add_argument("--data", default="corpus", help="corpus, random, or a text file")
+    parser.add_argument("--inject", action="append", default=[], metavar="SPEC", help="a fault")
     parser.add_argument("--errors", type=Path, help="folder for the errors of failed ranks")
     return parser.parse_args()
 

@@ -75,7 +75,8 @@ def why_not_equal_work(a: Tally, b: Tally) -> list[str]:
     missing = [side for side, tally in (("A", a), ("B", b)) if not _part(tally.job, "layout")]
     if missing:
         return [f"{' and '.join(missing)} does not say which job it is of"]
-    found = [
+    found = _differing_faults(a, b)
+    found += [
         f"{one.name} ({one.work}): {shown(one.a)} against {shown(one.b)}"
         for one in differing_settings(a.job, b.job)
         if one.work
@@ -85,6 +86,14 @@ def why_not_equal_work(a: Tally, b: Tally) -> list[str]:
     if len(values) == 2 and values[0] != values[1]:
         found.append(f"tokens_per_step: {shown(values[0])} against {shown(values[1])}")
     return found
+
+
+def _differing_faults(a: Tally, b: Tally) -> list[str]:
+    """Faults change no work and every time: a ratio would tell of them, not of the job."""
+    one, other = sorted(a.injected), sorted(b.injected)
+    if one == other:
+        return []
+    return [f"injected faults: {shown(one)} against {shown(other)}"]
 
 
 def shown(value: Any) -> str:

@@ -24,7 +24,8 @@ class Tally:
 
     `basis` is what the accounts rest on, but for those named in `account_bases`; single figures
     may rest on another and say so.
-    `refusals` name what could not be known, and how to supply it.
+    `refusals` name what could not be known, and how to supply it; `injected` the faults that were
+    put into the run on purpose, as `--inject` spells them.
     """
 
     basis: str
@@ -35,6 +36,7 @@ class Tally:
     account_bases: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     refusals: Sequence[str] = ()
+    injected: Sequence[str] = ()
 
     def basis_of(self, account: str) -> str:
         """What an account rests on."""
@@ -64,6 +66,7 @@ class Tally:
             "account_bases": dict(self.account_bases),
             "warnings": list(self.warnings),
             "refusals": list(self.refusals),
+            "injected": list(self.injected),
         }
 
     def dumps(self) -> str:
@@ -110,4 +113,5 @@ def _from_json(content: Mapping[str, Any]) -> Tally:
         account_bases=msgspec.convert(content.get("account_bases", {}), dict[str, str]),
         warnings=msgspec.convert(content["warnings"], tuple[str, ...]),
         refusals=msgspec.convert(content["refusals"], tuple[str, ...]),
+        injected=msgspec.convert(content.get("injected", []), tuple[str, ...]),
     )

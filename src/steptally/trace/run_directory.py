@@ -42,6 +42,10 @@ class _Rank(msgspec.Struct):
     device: str | None = None
 
 
+class _Injected(msgspec.Struct):
+    spec: str
+
+
 class _DescribedJob(msgspec.Struct):
     name: str = ""
     source: str = ""
@@ -57,6 +61,7 @@ class _Manifest(msgspec.Struct):
     settings: dict[str, Any] | None = None
     ranks: list[_Rank] | None = None
     machine: dict[str, Any] | None = None
+    injected: list[_Injected] | None = None
 
 
 @dataclass(frozen=True, slots=True)
