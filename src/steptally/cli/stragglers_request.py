@@ -93,7 +93,7 @@ def _logs(paths: Sequence[str]) -> list[Path]:
 
 
 def _is_text(file: Path) -> bool:
-    """Whether a file is neither a trace nor packed: those that are damaged are for their readers."""
+    """Whether a file is neither a trace nor packed; damaged ones are for their readers."""
     packed = file.suffix in (".gz", ".sqlite", ".parquet", ".nsys-rep", ".qdrep")
     return not packed and recognise(file) is None and file.suffix != ".json"
 

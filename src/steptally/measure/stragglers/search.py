@@ -156,7 +156,7 @@ def _missing(recordings: Sequence[RankRecording]) -> list[str]:
         return []
     return [
         (
-            f"{len(recordings)} of {world:,} ranks are recorded: a collective may have waited for a "
-            "rank that is not there, and no such wait is told"
+            f"{len(recordings)} of {world:,} ranks are recorded: a collective may have waited for "
+            "a rank that is not there, and no such wait is told"
         )
     ]
