@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test bench confusion lint format clean
 
 demo: $(STAMP)
 	$(BIN)/steptally demo
@@ -15,6 +15,10 @@ test: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Real faults in real runs, and what they are called: a table, some twenty minutes.
+confusion: $(STAMP)
+	$(BIN)/python -m tests.confusion
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,290 @@
+"""`make confusion`: faults put into real runs, and what `steptally stragglers` calls them.
+
+    python -m tests.confusion [--faults 30] [--clean 20] [--seed N] [--keep DIR]
+
+Each run is a real job of 4 or 8 ranks over gloo. Kind, place and size (1.2 to 3 times) of its fault
+are drawn; half of the slow workers are slowed from outside the product, by a process that stops
+and continues the rank. A fault is found where the first verdict has its class and coordinates; a
+clean run passes where no verdict exceeds the effect that is stated as detectable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.slowed_ranks import rank_pid, slow_down
+
+from steptally.trace.run_directory import RunDirectory
+
+JOB = {
+    "num_layers": 4,
+    "hidden_size": 96,
+    "num_attention_heads": 4,
+    "ffn_hidden_size": 384,
+    "normalization": "RMSNorm",
+    "position_embedding_type": "rope",
+    "add_bias_linear": False,
+    "swiglu": False,
+    "untie_embeddings_and_output_weights": True,
+    "vocab_size": 256,
+    "seq_length": 96,
+    "micro_batch_size": 1,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+}
+EXPERTS = {"num_experts": 4, "moe_ffn_hidden_size": 384, "moe_token_dispatcher_type": "alltoall"}
+# World and parallel sizes; every rank has peers, so that a slow one can be told from its stage.
+LAYOUTS = {
+    "dp4": {"world_size": 4, "global_batch_size": 8},
+    "dp2 pp2": {"world_size": 4, "pipeline_model_parallel_size": 2, "global_batch_size": 8},
+    "tp2 dp2": {"world_size": 4, "tensor_model_parallel_size": 2, "global_batch_size": 4},
+    "dp4 pp2": {"world_size": 8, "pipeline_model_parallel_size": 2, "global_batch_size": 16},
+    "dp4 ep2": {
+        "world_size": 4,
+        "expert_model_parallel_size": 2,
+        "global_batch_size": 8,
+        **EXPERTS,
+    },
+}
+WARMUP, TRACED = 2, 20
+FAULT_KINDS = (
+    "slow-worker",
+    "slow-worker",
+    "stage-imbalance",
+    "slow-link",
+    "data-loading",
+    "pause",
+    "expert-hot-spot",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run: its layout, its fault (as `--inject` takes it, or a rank slowed from outside)."""
+
+    layout: str
+    verdict: str  # what it should be called; "none" for a clean run
+    coordinates: dict[str, int] = field(default_factory=dict)
+    inject: str = ""
+    stopped: tuple[int, float] | None = None
+    seed: int = 0
+
+    @property
+    def fault(self) -> str:
+        """The fault in words."""
+        if self.stopped:
+            return f"rank {self.stopped[0]} stopped from outside, {self.stopped[1]:.1f}x"
+        return self.inject or "clean"
+
+
+def coordinates(layout: str, rank: int) -> dict[str, int]:
+    """The places of a rank on the axes that its layout splits (Megatron's order tp, dp, pp)."""
+    sizes = LAYOUTS[layout]
+    tp = sizes.get("tensor_model_parallel_size", 1)
+    pp = sizes.get("pipeline_model_parallel_size", 1)
+    ep = sizes.get("expert_model_parallel_size", 1)
+    dp = sizes["world_size"] // (tp * pp)
+    places = {"tp": rank % tp, "dp": rank // tp % dp, "pp": rank // (tp * dp), "ep": rank % ep}
+    split = {"tp": tp, "dp": dp, "pp": pp, "ep": ep}
+    return {axis: at for axis, at in places.items() if split[axis] > 1}
+
+
+def draw(kind: str, number: int, dice: random.Random) -> Trial:
+    """A fault of one kind, at a place and of a size that are drawn."""
+    factor = round(dice.uniform(1.2, 3.0), 2)
+    if kind == "stage-imbalance":
+        layout = dice.choice(["dp2 pp2", "dp4 pp2"])
+        stage = dice.randrange(2)
+        return Trial(
+            layout=layout,
+            verdict=kind,
+            coordinates={"pp": stage},
+            inject=f"slow-stage={stage}:{max(factor, 1.3)}x",
+            seed=number,
+        )
+    if kind == "expert-hot-spot":
+        expert = dice.randrange(4)
+        share = round(dice.uniform(0.6, 0.9), 2)
+        return Trial(
+            layout="dp4 ep2",
+            verdict=kind,
+            coordinates={"ep": expert // 2},
+            inject=f"imbalanced-experts={expert}:{share}",
+            seed=number,
+        )
+    layout = dice.choice(["dp4", "dp2 pp2", "tp2 dp2", "dp4 pp2"])
+    rank = dice.randrange(LAYOUTS[layout]["world_size"])
+    place = coordinates(layout, rank)
+    if kind == "slow-worker":
+        if number % 2:
+            return Trial(
+                layout=layout,
+                verdict=kind,
+                coordinates=place,
+                stopped=(rank, factor),
+                seed=number,
+            )
+        phase = dice.choice(["", ":forward", ":backward"])
+        inject = f"slow-rank={rank}:{factor}x{phase}"
+    elif kind == "data-loading":
+        every = dice.choice(["", ":every=3"])
+        inject = f"data-stall={rank}:{dice.randrange(60, 300)}ms{every}"
+    elif kind == "pause":
+        inject = f"gc-pause={rank}:{dice.randrange(150, 500)}ms:every={dice.choice([3, 4, 5])}"
+    else:
+        layout = dice.choice(["dp2 pp2", "tp2 dp2"])
+        first = dice.choice([0, 1]) if layout == "dp2 pp2" else dice.choice([0, 2])
+        second = first + (2 if layout == "dp2 pp2" else 1)
+        place = {
+            axis: at
+            for axis, at in coordinates(layout, first).items()
+            if coordinates(layout, second)[axis] == at
+        }
+        inject = f"slow-link={first}-{second}:{dice.randrange(15, 60)}ms"
+    return Trial(layout=layout, verdict=kind, coordinates=place, inject=inject, seed=number)
+
+
+def clean(number: int, dice: random.Random) -> Trial:
+    """A run without a fault."""
+    return Trial(layout=dice.choice(sorted(LAYOUTS)), verdict="none", seed=number)
+
+
+def run(trial: Trial, directory: Path) -> Path:
+    """Run it; the run directory."""
+    job = directory / "job.yaml"
+    settings = {**JOB, **LAYOUTS[trial.layout], "seed": 1000 + trial.seed}
+    job.write_text(json.dumps(settings))
+    steps = WARMUP + TRACED
+    command = [sys.executable, "-m", "steptally", "run", str(job), "--directory", str(directory)]
+    command += ["--steps", str(steps), "--warmup-steps", str(WARMUP)]
+    command += ["--traced-steps", ",".join(map(str, range(WARMUP + 1, steps + 1)))]
+    if trial.inject:
+        command += ["--inject", trial.inject]
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        stack.callback(process.kill)
+        output: list[bytes] = []
+        reader = threading.Thread(target=lambda: output.append(process.stdout.read()))
+        reader.start()
+        if trial.stopped:
+            made = _wait_for_directory(directory, process)
+            pid = rank_pid(RunDirectory(made), trial.stopped[0])
+            stack.enter_context(slow_down(pid, trial.stopped[1]))
+        status = process.wait(timeout=600)
+        reader.join()
+        if status:
+            raise RuntimeError(
+                f"{trial.fault}: run ended with {status}: {output[0].decode()[-2000:]}"
+            )
+    return _made(directory)
+
+
+def _made(directory: Path) -> Path:
+    (made,) = [path for path in directory.iterdir() if path.is_dir()]
+    return made
+
+
+def _wait_for_directory(directory: Path, process: subprocess.Popen[bytes]) -> Path:
+    while process.poll() is None:
+        found = [path for path in directory.iterdir() if path.is_dir()]
+        if found:
+            return found[0]
+        time.sleep(0.05)
+    raise RuntimeError("the run ended before it made its directory")
+
+
+def search(path: Path) -> dict[str, object]:
+    """What `steptally stragglers --json` says of a run."""
+    command = [sys.executable, "-m", "steptally", "stragglers", str(path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{path}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def answer(trial: Trial, found: dict[str, object]) -> tuple[str, bool]:
+    """What the tool calls it, and whether that is right."""
+    verdicts = [v for v in found["verdicts"] if v["class"] != "not-identifiable"]
+    if trial.verdict == "none":
+        beyond = [v for v in verdicts if (v["factor"] or 9) > (v["detectable"] or 1)]
+        return (beyond[0]["class"] if beyond else "none"), not beyond
+    if not verdicts:
+        return "none", False
+    first = verdicts[0]
+    return first["class"], first["class"] == trial.verdict and (
+        first["coordinates"] == trial.coordinates
+    )
+
+
+def trials(faults: int, clean_runs: int, seed: int) -> list[Trial]:
+    """As many faults, over all kinds in turn, and clean runs, in mixed order."""
+    dice = random.Random(seed)
+    drawn = [draw(FAULT_KINDS[n % len(FAULT_KINDS)], n, dice) for n in range(faults)]
+    drawn += [clean(faults + n, dice) for n in range(clean_runs)]
+    dice.shuffle(drawn)
+    return drawn
+
+
+def main() -> None:
+    """Run all, and print the table."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--faults", type=int, default=30)
+    arguments.add_argument("--clean", type=int, default=20)
+    arguments.add_argument("--seed", type=int, default=None)
+    arguments.add_argument("--keep", type=Path, default=None)
+    asked = arguments.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)
+    table: Counter[tuple[str, str]] = Counter()
+    right = Counter[bool]()
+    with ExitStack() as stack:
+        root = asked.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for number, trial in enumerate(trials(asked.faults, asked.clean, seed)):
+            directory = root / f"{number:02}"
+            directory.mkdir(parents=True)
+            found = search(run(trial, directory))
+            called, is_right = answer(trial, found)
+            table[trial.verdict, called] += 1
+            right[trial.verdict == "none"] += is_right
+            _tell(trial, found, called, is_right)
+    _print_table(table)
+    print(f"faults found: {right[False]} of {asked.faults}")
+    print(f"clean runs passed: {right[True]} of {asked.clean}")
+
+
+def _tell(trial: Trial, found: dict[str, object], called: str, is_right: bool) -> None:
+    verdicts = "; ".join(
+        f"{v['class']} {v['coordinates']} {v['factor'] or 0:.2f}x (detectable "
+        f"{v['detectable'] or 0:.2f})"
+        for v in found["verdicts"]
+    )
+    mark = "right" if is_right else "WRONG"
+    print(
+        f"{mark}  {trial.layout:<8} {trial.fault:<36} S {found['slowdown'] or 0:.2f}  {verdicts}",
+        flush=True,
+    )
+
+
+def _print_table(table: Counter[tuple[str, str]]) -> None:
+    truths = sorted({truth for truth, _ in table})
+    answers = sorted({called for _, called in table})
+    print("\n" + f"{'truth / answer':<20}" + "".join(f"{one:>20}" for one in answers))
+    for truth in truths:
+        print(f"{truth:<20}" + "".join(f"{table[truth, one]:>20}" for one in answers))
+
+
+if __name__ == "__main__":
+    main()
