@@ -199,6 +199,30 @@ def test_members_that_were_not_read_are_said():
     assert found.members["size"].unique().sort().to_list() == [2, 4]
 
 
+def test_copies_to_another_device_are_nobodys_collective():
+    rows = [row(None, None, 100 * n, 100 * n + 50, kind="copy") for n in range(4)]
+    found = pair([recording(rank, rows) for rank in range(2)])
+    assert (found.instances, found.refused) == (0, ())
+
+
+def test_exchanges_of_a_pipeline_that_do_not_name_their_peers_are_refused():
+    # NCCL's kernels without arguments: stage 1 of 3 exchanges with both neighbours.
+    counts = {0: 4, 1: 8, 2: 4}
+    made = [
+        recording(
+            rank,
+            [row(PP, (0, 1, 2), 100 * n, 100 * n + 50, kind="send-recv") for n in range(count)],
+        )
+        for rank, count in counts.items()
+    ]
+    found = pair(made)
+    assert found.instances == 0
+    (refused,) = found.refused
+    assert refused.reason == (
+        "their SendRecv kernels do not say whom they join, and members differ in them"
+    )
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
     [

@@ -97,6 +97,8 @@ def pair(recordings: Sequence[RankRecording]) -> Pairing:
 
 def _recorded_alone(rows: pl.DataFrame, members: pl.DataFrame, read: set[int]) -> Iterator[Refusal]:
     """Collectives that one rank alone recorded, by group; those outside of steps are of no use."""
+    if len(rows) == len(members):
+        return
     inside = rows.filter(pl.col("step").is_not_null()).with_columns(pl.col("row").cast(pl.Int64))
     left = inside.join(members, on=["rank", "row"], how="anti")
     table = left.group_by("group").agg(pl.col("rank").unique().sort(), count=pl.len())
@@ -122,8 +124,8 @@ def numbered_instances(rows: pl.DataFrame, key: Iterable[str]) -> pl.DataFrame:
 def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
     """All ranks' communications, with `rank`, `row`, `group_id`, `size` and the ends of messages.
 
-    By rank and row, so that rows may be counted in their order. Groups of one member are left out:
-    nobody waits there.
+    By rank and row, so that rows may be counted in their order. Groups of one member are left out,
+    and copies to another device: nobody waits there.
     """
     known: dict[tuple[str, tuple[int, ...]], int] = {}
     schema = {**COMMUNICATIONS, "row": pl.UInt32(), "rank": pl.Int64(), "group_id": pl.Int64()}
@@ -148,6 +150,7 @@ def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
         pl.concat(frames)
         .with_columns(size=pl.when(message).then(2).otherwise(pl.col("members").list.len()))
         .filter(pl.col("size").is_null() | (pl.col("size") > 1))
+        .filter(pl.col("collective") != "copy")
         .with_columns(pl.when(message).then(told).alias(name) for name, told in ends.items())
         .drop("members", "source_rank", "destination_rank")
     )
@@ -156,7 +159,10 @@ def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
 def _occurrences(rows: pl.DataFrame) -> pl.DataFrame:
     """Several kernels of one number (a coalesced call) are told apart by their order."""
     within = ("rank", "group_id", "source", "destination", "sequence", "collective")
-    return rows.with_columns(occurrence=pl.int_range(pl.len()).over(*within))
+    repeated = rows.select(within).is_duplicated()
+    count = pl.int_range(pl.len()).over(*within)
+    once = rows.filter(~repeated).with_columns(occurrence=pl.lit(0, pl.Int64))
+    return pl.concat([once, rows.filter(repeated).with_columns(occurrence=count)])
 
 
 def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
@@ -169,7 +175,11 @@ def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
     lists = (
         rows.sort("rank", "row")
         .group_by("rank", "group", *places, maintain_order=True)
-        .agg(count=pl.len(), kinds=kind.str.join(" "))
+        .agg(
+            count=pl.len(),
+            kinds=kind.str.join(" "),
+            untold=(pl.col("collective") == "send-recv").any(),
+        )
     )
     same = lists.group_by(*places).agg(
         pl.col("kinds").n_unique(),
@@ -178,6 +188,7 @@ def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
         pl.col("rank").sort(),
         pl.col("rank").sort_by("count").first().alias("least"),
         pl.col("group").first(),
+        pl.col("untold").any(),
     )
     uneven = same.filter(pl.col("kinds") > 1).sort(*places)
     refused = [_uneven(row) for row in uneven.iter_rows(named=True)]
@@ -187,7 +198,9 @@ def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
 def _uneven(row: Mapping[str, object]) -> Refusal:
     fewest, most, step = row["fewest"], row["most"], row["key_step"]
     reason = "their members recorded different ones: records are lost"
-    if fewest != most:
+    if row["untold"]:
+        reason = "their SendRecv kernels do not say whom they join, and members differ in them"
+    elif fewest != most:
         reason = f"rank {row['least']} recorded {fewest}, another rank {most}: records are lost"
     if step == _NO_STEP:
         reason += " (outside of the recorded steps)"
