@@ -213,41 +213,50 @@ def _uneven(row: Mapping[str, object]) -> Refusal:
 
 
 def _without_groups(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
-    """Rows whose group nothing tells: over the ranks with the same collectives in each stream.
+    """Rows whose group nothing tells: over the ranks with the same collectives in a stream.
 
-    A class of such ranks becomes a group of its own; a rank that is alone in its class is refused.
+    Such ranks become a group of its own for each stream. A rank that is alone is refused; it may
+    have lost a record, so that it counts as a missing member of the others' groups.
     """
     if rows.is_empty():
         return _empty_ordered(rows), []
+    lane = ("key_step", "lane_number")
     rows = rows.with_columns(
         key_step=pl.col("step").fill_null(_NO_STEP), lane_number=_lane_numbers(rows)
     )
-    lists = (
-        rows.sort("rank", "lane_number", "row")
-        .group_by("rank", "key_step", maintain_order=True)
-        .agg(kinds=pl.format("{}:{}", "lane_number", "collective").str.join(" "), count=pl.len())
+    lists = rows.group_by("rank", *lane, maintain_order=True).agg(
+        kinds=pl.col("collective").str.join(" "), count=pl.len()
     )
-    classes = lists.group_by("key_step", "kinds").agg(
+    classes = lists.group_by(*lane, "kinds").agg(
         ranks=pl.col("rank").sort(), size=pl.len(), count=pl.col("count").first()
     )
-    groups = {ranks: -1 - n for n, ranks in enumerate(sorted({*map(tuple, classes["ranks"])}))}
-    numbers = [groups[tuple(ranks)] for ranks in classes["ranks"]]
-    classes = classes.with_columns(pl.Series("group_id", numbers, dtype=pl.Int64))
-    alone = classes.filter(pl.col("size") == 1).explode("ranks").sort("key_step", "ranks")
+    classes = classes.with_columns(
+        among=pl.col("size").sum().over(*lane), odd=(pl.col("size") == 1).sum().over(*lane)
+    )
+    alone = classes.filter((pl.col("size") == 1) & (pl.col("among") > 1)).explode("ranks")
     refused = [
-        _alone(rank, step, count, len(lists.filter(pl.col("key_step") == step)))
-        for rank, step, count in alone.select("ranks", "key_step", "count").iter_rows()
+        _alone(rank, step, count)
+        for rank, step, count in alone.sort(*lane, "ranks")
+        .select("ranks", "key_step", "count")
+        .rows()
     ]
-    places = classes.filter(pl.col("size") > 1).explode("ranks")
-    places = places.select("group_id", "size", "key_step", rank="ranks")
-    order = pl.int_range(pl.len()).over("rank", "key_step", "lane_number")
+    classes = classes.filter(pl.col("size") > 1)
+    streams = [(number, *ranks) for number, ranks in classes.select("lane_number", "ranks").rows()]
+    numbers = {stream: -1 - place for place, stream in enumerate(sorted(set(streams)))}
+    places = classes.with_columns(
+        pl.Series("group_id", [numbers[stream] for stream in streams], dtype=pl.Int64)
+    ).explode("ranks")
+    size = pl.col("size") + pl.col("odd")
+    places = places.select("group_id", size.alias("size"), *lane, rank="ranks")
+    order = pl.int_range(pl.len()).over("rank", *lane)
     paired = (
-        rows.with_columns(occurrence=pl.col("lane_number"), sequence=order)
-        .drop("group_id", "size", "lane_number")
-        .join(places, on=["rank", "key_step"], how="inner")
+        rows.with_columns(occurrence=pl.lit(0), sequence=order)
+        .drop("group_id", "size")
+        .join(places, on=["rank", *lane], how="inner")
+        .drop("lane_number")
         .with_columns(group=pl.lit(UNATTRIBUTED))
     )
-    return paired, [one for one in refused if one is not None]
+    return paired, refused
 
 
 def _lane_numbers(rows: pl.DataFrame) -> pl.Expr:
@@ -257,11 +266,9 @@ def _lane_numbers(rows: pl.DataFrame) -> pl.Expr:
     return numbered.rank("dense").over("rank").cast(pl.Int64)
 
 
-def _alone(rank: int, step: int, count: int, ranks: int) -> Refusal | None:
-    """Nothing to say of a rank whose like nobody has given."""
-    if ranks == 1:
-        return None
-    reason = f"no group is recorded, and no other rank has the same {count} collectives"
+def _alone(rank: int, step: int, count: int) -> Refusal:
+    things = f"{count} collective{'s' * (count > 1)}"
+    reason = f"no group is recorded, and no other rank has the same {things} in a stream"
     told = None if step == _NO_STEP else step
     return Refusal(group=UNATTRIBUTED, ranks=(rank,), reason=reason, step=told)
 
