@@ -110,6 +110,12 @@ def test_a_lost_record_shifts_no_pairing_silently(seed, numbered, named, stepped
     assert pairs_of_different_collectives(recorded, job, together, offsets) == 0
     rows = waits(recorded, together.pairing, together.clocks)
     assert together.pairing.refused or (rows["missing"] > 0).any()
+    # Who was last is only said where all that took part are there.
+    sizes = {(rank, one.enter[rank]): len(one.members) for one in job for rank in one.members}
+    for part in rows.filter(pl.col("missing") == 0).partition_by("instance"):
+        rank, place = part.row(0, named=True)["rank"], part.row(0, named=True)["row"]
+        enter = recorded[rank].communications["enter_ns"][place] - EPOCH - offsets[rank]
+        assert len(part) == sizes[rank, enter]
 
 
 @settings(max_examples=25)

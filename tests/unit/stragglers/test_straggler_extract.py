@@ -59,7 +59,7 @@ SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
         ("void vllm::cross_device_reduce_1stage<c10::BFloat16, 8>", None, "all-reduce"),
         ("void deep_ep::intranode::dispatch<8, 768>", None, "all-to-all"),
         ("void deep_ep::intranode::barrier<8>", None, "barrier"),
-        ("Memcpy PtoP (Device -> Device)", None, "unknown"),
+        ("Memcpy PtoP (Device -> Device)", None, "copy"),
         ("gloo:all_gather", None, "all-gather"),
         ("gloo:barrier", None, "barrier"),
         ("", "reduce_scatter_tensor_coalesced_", "reduce-scatter"),

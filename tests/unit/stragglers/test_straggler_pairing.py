@@ -108,12 +108,30 @@ def test_without_groups_ranks_with_the_same_collectives_are_paired_stream_by_str
     # Stream numbers differ from rank to rank, and the device is part of a lane.
     given = [rows("0:20", "0:24"), rows("1:7", "1:33"), rows("2:20", "2:24", count=1)]
     found = pair([recording(rank, own) for rank, own in enumerate(given)])
-    assert found.members["rank"].unique().to_list() == [0, 1]
     assert found.members["group"].unique().to_list() == [UNATTRIBUTED]
-    assert found.members.select("instance", "row").unique().height == 3
-    reason = "no group is recorded, and no other rank has the same 2 collectives"
+    parts = found.members.partition_by("group_id", "instance", maintain_order=True)
+    # Rank 2 lacks one in its first stream, and only there.
+    assert sorted(tuple(part["rank"]) for part in parts) == [(0, 1), (0, 1), (0, 1, 2)]
+    assert found.members["group_id"].n_unique() == 2
+    reason = "no group is recorded, and no other rank has the same 1 collective in a stream"
     (refused,) = refusals(found)
     assert refused == (f"collectives of unattributed (rank 2) in step 0 are not paired: {reason}")
+
+
+def test_streams_of_other_groups_are_refused_each_by_its_own_ends():
+    # Stream 20 joins all four ranks, stream 24 pairs of them; nothing names the groups.
+    job = train(4, 2, steps=2, each_step=4)
+    made = []
+    for one in recordings(job, offsets={2: 10**9}):
+        rows = one.communications.to_dicts()
+        for each in rows:
+            each["lane"] = "0:20" if each["group"] == "default_pg" else "0:24"
+            each |= {"group": None, "members": None, "sequence": None}
+        made.append(recording(one.rank, rows))
+    together = on_one_clock(made)
+    assert together.pairing.members["rank"].unique().to_list() == [0, 1, 2, 3]
+    assert together.pairing.instances == 2  # that of all ranks, in each step
+    assert len(together.pairing.refused) == 1
 
 
 def test_what_order_pairs_across_different_collectives_is_refused_by_its_ends():
@@ -197,6 +215,30 @@ def test_members_that_were_not_read_are_said():
     found = pair(made)
     assert [(one.group, one.ranks) for one in found.refused] == [("DATA_PARALLEL_GROUP", (0, 1))]
     assert found.members["size"].unique().sort().to_list() == [2, 4]
+
+
+def test_copies_to_another_device_are_nobodys_collective():
+    rows = [row(None, None, 100 * n, 100 * n + 50, kind="copy") for n in range(4)]
+    found = pair([recording(rank, rows) for rank in range(2)])
+    assert (found.instances, found.refused) == (0, ())
+
+
+def test_exchanges_of_a_pipeline_that_do_not_name_their_peers_are_refused():
+    # NCCL's kernels without arguments: stage 1 of 3 exchanges with both neighbours.
+    counts = {0: 4, 1: 8, 2: 4}
+    made = [
+        recording(
+            rank,
+            [row(PP, (0, 1, 2), 100 * n, 100 * n + 50, kind="send-recv") for n in range(count)],
+        )
+        for rank, count in counts.items()
+    ]
+    found = pair(made)
+    assert found.instances == 0
+    (refused,) = found.refused
+    assert refused.reason == (
+        "their SendRecv kernels do not say whom they join, and members differ in them"
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from steptally.measure.stragglers.waits import (
     collective_rows,
     last_to_enter,
     wait_rows,
+    wait_table,
     waits,
 )
 from steptally.trace.intervals import merge
@@ -119,8 +120,16 @@ def test_each_ranks_groups_are_summed_apart():
     assert {one.group for one in rows} == {TP, DP, "default_pg"}
     assert told[0, TP].instances == 6
     assert told[0, DP].axis == "dp"
-    counts = sum(one.last_to_enter for one in rows)
-    assert counts == len(job)
+    assert sum(one.last_to_enter for one in rows) == len(job)
+
+
+def test_the_sums_of_steps_add_up_to_those_of_the_recording():
+    rows = waits_raw(recordings(train(4, 2, steps=3, each_step=2)))
+    steps, whole = wait_table(rows, by_step=True), wait_table(rows)
+    assert steps["step"].unique().to_list() == [0, 1, 2]
+    names = ("wait_ns", "transfer_ns", "exposed_wait_ns", "instances", "last_to_enter")
+    added = steps.group_by("rank", "group", "axis").agg(pl.col(names).sum())
+    assert added.sort("rank", "group").select(names).rows() == whole.select(names).rows()
 
 
 def test_rows_can_be_capped_to_the_collectives_that_were_waited_for_longest():

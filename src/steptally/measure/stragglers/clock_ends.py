@@ -25,7 +25,9 @@ FEWEST_FOR_SLOPE = 6
 class Ends:
     """`rows`: instance, rank, its clock's `place`, its group's `edge_group`, and `local`.
 
-    `local` = leave − `origins`[place] is small, so that float64 holds its nanoseconds.
+    `local` = leave − `origins`[place] is small, so that float64 holds its nanoseconds. `members`
+    are those that the instance has, `third` the part of the recording, 0 to 2, by the clock's ends
+    in the group.
     """
 
     rows: pl.DataFrame
@@ -45,9 +47,12 @@ def ends_of(pairing: Pairing, read: ReadClocks) -> Ends:
     leave one by one, only where the others are few or do not connect clocks that these do.
     """
     paired = pairing.members.select("instance", "rank", "group_id", "collective", "leave_ns")
-    tight = _numbered(paired.filter(pl.col("collective").is_in(LEAVE_TOGETHER)), read)
-    both = (*LEAVE_TOGETHER, *LEAVE_APART)
-    loose = _numbered(paired.filter(pl.col("collective").is_in(both)), read)
+    paired = paired.filter(pl.col("collective").is_in((*LEAVE_TOGETHER, *LEAVE_APART)))
+    together = pl.col("collective").is_in(LEAVE_TOGETHER)
+    tight = _numbered(paired.filter(together), read)
+    if len(tight.rows) == len(paired):
+        return tight
+    loose = _numbered(paired, read)
     fewest = np.bincount(tight.rows["place"].to_numpy(), minlength=read.count).min()
     apart = np.unique(components(_graph(tight))).size
     connects = np.unique(components(_graph(loose))).size < apart
@@ -64,8 +69,17 @@ def _numbered(rows: pl.DataFrame, read: ReadClocks) -> Ends:
     origins = np.zeros(read.count, dtype=np.int64)
     origins[firsts["place"].to_numpy()] = firsts["leave_ns"].to_numpy()
     local = (rows["leave_ns"].to_numpy() - origins[rows["place"].to_numpy()]).astype(np.float64)
+    edge = ("place", "edge_group")
+    rows = rows.select(
+        "instance",
+        "rank",
+        *edge,
+        local=pl.Series(local),
+        members=pl.len().over("instance").cast(pl.Int64),
+    ).sort(*edge, "local", "instance")
+    third = pl.int_range(pl.len()) * 3 // pl.len()
     return Ends(
-        rows=rows.select("instance", "rank", "place", "edge_group", local=pl.Series(local)),
+        rows=rows.with_columns(third=third.over(*edge)),
         origins=origins,
         groups=rows["edge_group"].n_unique(),
     )
@@ -89,15 +103,13 @@ def edges_of(table: pl.DataFrame, ends: Ends) -> Edges:
 def behind(ends: Ends, offset: Float64s, drift: Float64s, *, whole: bool = False) -> pl.DataFrame:
     """Every end's `behind`: how far it lies behind the median of its instance, in nanoseconds.
 
-    Beside the columns of `Ends.rows`: `skew` (last − first of the instance) and `members`. `whole`
-    keeps a group's instances of the most members only: before clocks are known, a median over
-    fewer is another one's.
+    Beside the columns of `Ends.rows`: `skew`, last − first of the instance. `whole` keeps a group's
+    instances of the most members only: before clocks are known, a median over fewer is another
+    one's.
     """
     place = ends.rows["place"].to_numpy()
     common = ends.rows["local"].to_numpy() * (1 + drift[place]) + offset[place]
-    rows = ends.rows.with_columns(
-        common=pl.Series(common), members=pl.len().over("instance").cast(pl.Int64)
-    )
+    rows = ends.rows.with_columns(common=pl.Series(common))
     if whole:
         rows = rows.filter(pl.col("members") == pl.col("members").max().over("edge_group"))
     by_instance = rows.group_by("instance").agg(
@@ -116,8 +128,6 @@ def edge_table(rows: pl.DataFrame) -> pl.DataFrame:
     `slope_error` its deviation; both null for fewer ends than `FEWEST_FOR_SLOPE`.
     """
     edge = ("place", "edge_group")
-    third = (pl.col("local").rank("ordinal").cast(pl.Int64) - 1) * 3 // pl.len()
-    rows = rows.with_columns(third=third.over(*edge))
     first, last = pl.col("third") == 0, pl.col("third") == 2
     value = pl.col("behind")
     table = rows.group_by(*edge).agg(

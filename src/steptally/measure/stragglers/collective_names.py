@@ -51,6 +51,8 @@ def collective_of(name: str, argument: str | None = None) -> str:
         known = _ARGUMENTS.get(told) or _first(told)
         if known:
             return known
+    if name.startswith(("Memcpy", "CopyPeer")):
+        return "copy"
     if _EXPERTS.search(name):
         return "barrier" if "barrier" in name else "all-to-all"
     found = _first(_plain(name))

@@ -97,6 +97,8 @@ def pair(recordings: Sequence[RankRecording]) -> Pairing:
 
 def _recorded_alone(rows: pl.DataFrame, members: pl.DataFrame, read: set[int]) -> Iterator[Refusal]:
     """Collectives that one rank alone recorded, by group; those outside of steps are of no use."""
+    if len(rows) == len(members):
+        return
     inside = rows.filter(pl.col("step").is_not_null()).with_columns(pl.col("row").cast(pl.Int64))
     left = inside.join(members, on=["rank", "row"], how="anti")
     table = left.group_by("group").agg(pl.col("rank").unique().sort(), count=pl.len())
@@ -122,8 +124,8 @@ def numbered_instances(rows: pl.DataFrame, key: Iterable[str]) -> pl.DataFrame:
 def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
     """All ranks' communications, with `rank`, `row`, `group_id`, `size` and the ends of messages.
 
-    By rank and row, so that rows may be counted in their order. Groups of one member are left out:
-    nobody waits there.
+    By rank and row, so that rows may be counted in their order. Groups of one member are left out,
+    and copies to another device: nobody waits there.
     """
     known: dict[tuple[str, tuple[int, ...]], int] = {}
     schema = {**COMMUNICATIONS, "row": pl.UInt32(), "rank": pl.Int64(), "group_id": pl.Int64()}
@@ -148,6 +150,7 @@ def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
         pl.concat(frames)
         .with_columns(size=pl.when(message).then(2).otherwise(pl.col("members").list.len()))
         .filter(pl.col("size").is_null() | (pl.col("size") > 1))
+        .filter(pl.col("collective") != "copy")
         .with_columns(pl.when(message).then(told).alias(name) for name, told in ends.items())
         .drop("members", "source_rank", "destination_rank")
     )
@@ -156,7 +159,10 @@ def _all_rows(recordings: Sequence[RankRecording]) -> pl.DataFrame:
 def _occurrences(rows: pl.DataFrame) -> pl.DataFrame:
     """Several kernels of one number (a coalesced call) are told apart by their order."""
     within = ("rank", "group_id", "source", "destination", "sequence", "collective")
-    return rows.with_columns(occurrence=pl.int_range(pl.len()).over(*within))
+    repeated = rows.select(within).is_duplicated()
+    count = pl.int_range(pl.len()).over(*within)
+    once = rows.filter(~repeated).with_columns(occurrence=pl.lit(0, pl.Int64))
+    return pl.concat([once, rows.filter(repeated).with_columns(occurrence=count)])
 
 
 def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
@@ -169,7 +175,11 @@ def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
     lists = (
         rows.sort("rank", "row")
         .group_by("rank", "group", *places, maintain_order=True)
-        .agg(count=pl.len(), kinds=kind.str.join(" "))
+        .agg(
+            count=pl.len(),
+            kinds=kind.str.join(" "),
+            untold=(pl.col("collective") == "send-recv").any(),
+        )
     )
     same = lists.group_by(*places).agg(
         pl.col("kinds").n_unique(),
@@ -178,6 +188,7 @@ def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
         pl.col("rank").sort(),
         pl.col("rank").sort_by("count").first().alias("least"),
         pl.col("group").first(),
+        pl.col("untold").any(),
     )
     uneven = same.filter(pl.col("kinds") > 1).sort(*places)
     refused = [_uneven(row) for row in uneven.iter_rows(named=True)]
@@ -187,7 +198,9 @@ def _same_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
 def _uneven(row: Mapping[str, object]) -> Refusal:
     fewest, most, step = row["fewest"], row["most"], row["key_step"]
     reason = "their members recorded different ones: records are lost"
-    if fewest != most:
+    if row["untold"]:
+        reason = "their SendRecv kernels do not say whom they join, and members differ in them"
+    elif fewest != most:
         reason = f"rank {row['least']} recorded {fewest}, another rank {most}: records are lost"
     if step == _NO_STEP:
         reason += " (outside of the recorded steps)"
@@ -200,41 +213,50 @@ def _uneven(row: Mapping[str, object]) -> Refusal:
 
 
 def _without_groups(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
-    """Rows whose group nothing tells: over the ranks with the same collectives in each stream.
+    """Rows whose group nothing tells: over the ranks with the same collectives in a stream.
 
-    A class of such ranks becomes a group of its own; a rank that is alone in its class is refused.
+    Such ranks become a group of its own for each stream. A rank that is alone is refused; it may
+    have lost a record, so that it counts as a missing member of the others' groups.
     """
     if rows.is_empty():
         return _empty_ordered(rows), []
+    lane = ("key_step", "lane_number")
     rows = rows.with_columns(
         key_step=pl.col("step").fill_null(_NO_STEP), lane_number=_lane_numbers(rows)
     )
-    lists = (
-        rows.sort("rank", "lane_number", "row")
-        .group_by("rank", "key_step", maintain_order=True)
-        .agg(kinds=pl.format("{}:{}", "lane_number", "collective").str.join(" "), count=pl.len())
+    lists = rows.group_by("rank", *lane, maintain_order=True).agg(
+        kinds=pl.col("collective").str.join(" "), count=pl.len()
     )
-    classes = lists.group_by("key_step", "kinds").agg(
+    classes = lists.group_by(*lane, "kinds").agg(
         ranks=pl.col("rank").sort(), size=pl.len(), count=pl.col("count").first()
     )
-    groups = {ranks: -1 - n for n, ranks in enumerate(sorted({*map(tuple, classes["ranks"])}))}
-    numbers = [groups[tuple(ranks)] for ranks in classes["ranks"]]
-    classes = classes.with_columns(pl.Series("group_id", numbers, dtype=pl.Int64))
-    alone = classes.filter(pl.col("size") == 1).explode("ranks").sort("key_step", "ranks")
+    classes = classes.with_columns(
+        among=pl.col("size").sum().over(*lane), odd=(pl.col("size") == 1).sum().over(*lane)
+    )
+    alone = classes.filter((pl.col("size") == 1) & (pl.col("among") > 1)).explode("ranks")
     refused = [
-        _alone(rank, step, count, len(lists.filter(pl.col("key_step") == step)))
-        for rank, step, count in alone.select("ranks", "key_step", "count").iter_rows()
+        _alone(rank, step, count)
+        for rank, step, count in alone.sort(*lane, "ranks")
+        .select("ranks", "key_step", "count")
+        .rows()
     ]
-    places = classes.filter(pl.col("size") > 1).explode("ranks")
-    places = places.select("group_id", "size", "key_step", rank="ranks")
-    order = pl.int_range(pl.len()).over("rank", "key_step", "lane_number")
+    classes = classes.filter(pl.col("size") > 1)
+    streams = [(number, *ranks) for number, ranks in classes.select("lane_number", "ranks").rows()]
+    numbers = {stream: -1 - place for place, stream in enumerate(sorted(set(streams)))}
+    places = classes.with_columns(
+        pl.Series("group_id", [numbers[stream] for stream in streams], dtype=pl.Int64)
+    ).explode("ranks")
+    size = pl.col("size") + pl.col("odd")
+    places = places.select("group_id", size.alias("size"), *lane, rank="ranks")
+    order = pl.int_range(pl.len()).over("rank", *lane)
     paired = (
-        rows.with_columns(occurrence=pl.col("lane_number"), sequence=order)
-        .drop("group_id", "size", "lane_number")
-        .join(places, on=["rank", "key_step"], how="inner")
+        rows.with_columns(occurrence=pl.lit(0), sequence=order)
+        .drop("group_id", "size")
+        .join(places, on=["rank", *lane], how="inner")
+        .drop("lane_number")
         .with_columns(group=pl.lit(UNATTRIBUTED))
     )
-    return paired, [one for one in refused if one is not None]
+    return paired, refused
 
 
 def _lane_numbers(rows: pl.DataFrame) -> pl.Expr:
@@ -244,11 +266,9 @@ def _lane_numbers(rows: pl.DataFrame) -> pl.Expr:
     return numbered.rank("dense").over("rank").cast(pl.Int64)
 
 
-def _alone(rank: int, step: int, count: int, ranks: int) -> Refusal | None:
-    """Nothing to say of a rank whose like nobody has given."""
-    if ranks == 1:
-        return None
-    reason = f"no group is recorded, and no other rank has the same {count} collectives"
+def _alone(rank: int, step: int, count: int) -> Refusal:
+    things = f"{count} collective{'s' * (count > 1)}"
+    reason = f"no group is recorded, and no other rank has the same {things} in a stream"
     told = None if step == _NO_STEP else step
     return Refusal(group=UNATTRIBUTED, ranks=(rank,), reason=reason, step=told)
 

@@ -47,6 +47,7 @@ COLLECTIVE_NAMES = (
     "barrier",
     "send",
     "recv",
+    "copy",  # to another device by a copy engine: nobody enters it on the other side
     "send-recv",  # a fused exchange, as NCCL's SendRecv kernel: direction and peer are not told
     "unknown",
 )

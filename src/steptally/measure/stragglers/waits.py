@@ -82,15 +82,19 @@ def wait_rows(rows: pl.DataFrame) -> list[WaitRow]:
 
     Where one is missing, the last to enter may be that one: no wait is told.
     """
+    return [WaitRow(**row) for row in wait_table(rows).iter_rows(named=True)]
+
+
+def wait_table(rows: pl.DataFrame, *, by_step: bool = False) -> pl.DataFrame:
+    """The columns of `WaitRow`, a row for each rank and group, or for each of a step."""
     whole = rows.filter(pl.col("missing") == 0)
+    keys = ("step", "rank", "group", "axis") if by_step else ("rank", "group", "axis")
     last = (pl.col("rank") == pl.col("last_rank")) & ~pl.col("collective").is_in(MESSAGES)
     sums = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns")
-    table = (
-        whole.group_by("rank", "group", "axis")
-        .agg(pl.col(sums).sum(), instances=pl.len(), last_to_enter=last.sum())
-        .sort("rank", "group", "axis")
+    sums_of = whole.group_by(*keys).agg(
+        pl.col(sums).sum(), instances=pl.len(), last_to_enter=last.sum()
     )
-    return [WaitRow(**row) for row in table.iter_rows(named=True)]
+    return sums_of.sort(*keys)
 
 
 def collective_rows(rows: pl.DataFrame, most: int | None = None) -> list[CollectiveRow]:
