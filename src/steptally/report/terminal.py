@@ -32,6 +32,7 @@ from steptally.report.terminal_steps import (
     print_rank_bars,
     print_steps,
 )
+from steptally.report.terminal_stragglers import print_verdicts
 from steptally.tally import Figure, Tally
 
 # From this width a figure's convention stands beside it; below, in a numbered note.
@@ -49,6 +50,7 @@ def print_tally(
     """
     console = console or Console()
     _print_job(tally, console)
+    print_verdicts(tally, console)
     _print_figures(tally, console)
     print_rank_bars(rank_bars(tally), tally.basis_of("time"), console)
     points, basis = step_points(tally), tally.basis_of("steps")
