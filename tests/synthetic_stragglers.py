@@ -119,7 +119,7 @@ def peer_rows(
     for rank, place in coordinates.items():
         for name, first, last in operations:
             peers_ns = last if place.get("pp") else first
-            noise = 1 + (rank * 7919 % 5 - 2) / 200  # within 1 %
+            noise = 1 + rank * 7919 % 5 / 200  # within 2 %
             own_ns = round(peers_ns * slow.get(rank, 1.0) * noise)
             rows += [
                 PeerRow(
@@ -129,7 +129,7 @@ def peer_rows(
                     step=step,
                     own_ns=own_ns,
                     peers_ns=peers_ns,
-                    ratio=own_ns / peers_ns,
+                    ratio=own_ns / peers_ns if peers_ns else None,
                 )
                 for step in (None, *range(steps))
             ]

@@ -25,6 +25,7 @@ from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
 from steptally.report.table import Table
 from steptally.report.tables import account_tables
+from steptally.report.terminal_heat import print_heat_maps
 from steptally.report.terminal_memory import print_memory
 from steptally.report.terminal_steps import (
     print_heading,
@@ -52,6 +53,7 @@ def print_tally(
     _print_job(tally, console)
     print_verdicts(tally, console)
     _print_figures(tally, console)
+    print_heat_maps(tally, console)
     print_rank_bars(rank_bars(tally), tally.basis_of("time"), console)
     points, basis = step_points(tally), tally.basis_of("steps")
     print_steps(points, basis, console)
