@@ -174,7 +174,7 @@ def _what_if(
 
 
 def wait_rows() -> list[WaitRow]:
-    """Stage 0's replicas wait 600 ms a step for rank 0; what rank 0 itself waits is nothing."""
+    """All wait 600 ms a step but rank 0, and on stage 1 rank 1, which waited for rank 0 before."""
     return [
         WaitRow(
             rank=rank,
@@ -182,9 +182,9 @@ def wait_rows() -> list[WaitRow]:
             axis="dp",
             instances=STEPS,
             last_to_enter=STEPS * (rank in (0, 1)),
-            wait_ns=0 if rank == 0 else STEPS * 600_000_000,
+            wait_ns=0 if rank in (0, 1) else STEPS * 600_000_000,
             transfer_ns=STEPS * 12_000_000,
-            exposed_wait_ns=0 if rank == 0 else STEPS * 590_000_000,
+            exposed_wait_ns=0 if rank in (0, 1) else STEPS * 590_000_000,
             exposed_transfer_ns=STEPS * 11_000_000,
         )
         for rank in range(8)
