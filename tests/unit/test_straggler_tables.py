@@ -1,4 +1,4 @@
-"""A search for stragglers as tables: sums over groups, and nothing of clocks that were not moved."""
+"""A search for stragglers as tables: sums over groups, nothing of clocks that were not moved."""
 
 from dataclasses import replace
 

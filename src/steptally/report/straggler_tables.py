@@ -20,8 +20,8 @@ def replay_table(rows: Sequence[ReplayRow]) -> Table:
     """Each step as measured, as replayed, and as it would be if all took what their peers take."""
     return Table(
         title="Replay of each step",
-        note="replayed from recorded durations and launch delays, off the measured step by `error` "
-        "from durations alone; ideal: every duration that of its peers; S = replayed / ideal",
+        note="replayed from recorded durations and launch delays; error: of a replay from "
+        "durations alone; ideal: every duration that of its peers; S = replayed / ideal",
         columns=("step", "measured", "replayed", "error", "ideal", "lost", "S"),
         text_columns=0,
         least_wanted=("replayed",),
