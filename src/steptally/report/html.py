@@ -14,12 +14,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from steptally import __version__
 from steptally.report.agreement import executed_flops_agreement
 from steptally.report.html_charts import bars_chart, loss_plot, steps_plot
+from steptally.report.html_stragglers import heat_charts, replay_plot, wait_chart
 from steptally.report.job_lines import job_lines, job_name, settings
 from steptally.report.labels import headlines, label, ordered_figures
 from steptally.report.quantity import exact, printable, quantity
 from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
 from steptally.report.tables import account_tables
+from steptally.report.verdict_cards import looked_for_stragglers, no_straggler, verdict_cards
 from steptally.tally import Figure, Tally
 
 MOST_ROWS = 200
@@ -52,6 +54,15 @@ def _page(tally: Tally) -> dict[str, Any]:
         "convention": printable(tally.convention),
         "warnings": [printable(warning) for warning in tally.warnings],
         "refusals": [printable(refusal) for refusal in tally.refusals],
+        "verdicts": verdict_cards(tally),
+        "no_straggler": no_straggler(tally) if looked_for_stragglers(tally) else "",
+        "verdicts_basis": printable(tally.basis_of("verdicts")),
+        "heat_maps": heat_charts(tally),
+        "heat_basis": printable(tally.basis_of("peers")),
+        "waits": wait_chart(tally),
+        "waits_basis": printable(tally.basis_of("waits")),
+        "replay": replay_plot(tally),
+        "replay_basis": printable(tally.basis_of("replay")),
         "cards": [_figure(key, figure) for key, figure in headlines(tally)],
         "figures": [_figure(key, figure) for key, figure in ordered_figures(tally)],
         "agreements": executed_flops_agreement(tally),

@@ -141,14 +141,14 @@ def steps_plot(points: Sequence[StepPoint]) -> Plot | None:
         return None
     walls = [point.wall_ns for point in counted_points(points)]
     walls += [point.wall_ns for point in points if point.kind == "traced"]
-    low, high = _with_margin(min(walls), max(walls))
+    low, high = with_margin(min(walls), max(walls))
     shown = thinned(points, MOST_POINTS)
     first, last = points[0].step, points[-1].step
     marks = tuple(
         Mark(
             look=point.kind,
-            x=_place(point.step, first, last),
-            y=100 - _place(point.wall_ns, low, high),
+            x=place(point.step, first, last),
+            y=100 - place(point.wall_ns, low, high),
             words=f"step {point.step}, {point.kind}: {duration(point.wall_ns)} "
             f"(rank {point.slowest_rank}){_cut(point.wall_ns, low, high)}",
         )
@@ -160,9 +160,9 @@ def steps_plot(points: Sequence[StepPoint]) -> Plot | None:
         + ("; a mark at the edge lies outside the scale" if cut else ""),
         marks=marks,
         joined="",
-        x_ticks=_step_ticks(first, last),
+        x_ticks=step_ticks(first, last),
         y_ticks=tuple(
-            (100 - _place(tick, low, high), duration(tick)) for tick in ticks(low, high, 4)
+            (100 - place(tick, low, high), duration(tick)) for tick in ticks(low, high, 4)
         ),
         looks=tuple(dict.fromkeys(mark.look for mark in marks)),
     )
@@ -174,13 +174,13 @@ def loss_plot(curve: Sequence[tuple[int, float]]) -> Plot | None:
     if len(finite) < 2:
         return None
     values = [loss for _, loss in finite]
-    low, high = _with_margin(min(values), max(values))
+    low, high = with_margin(min(values), max(values))
     first, last = finite[0][0], finite[-1][0]
     marks = tuple(
         Mark(
             look="loss",
-            x=_place(step, first, last),
-            y=100 - _place(loss, low, high),
+            x=place(step, first, last),
+            y=100 - place(loss, low, high),
             words=f"step {step}: {loss:.4f}",
         )
         for step, loss in thinned(finite, MOST_POINTS)
@@ -189,9 +189,9 @@ def loss_plot(curve: Sequence[tuple[int, float]]) -> Plot | None:
         note=losses_in_words(finite),
         marks=marks,
         joined=" ".join(f"{mark.x:.2f},{mark.y:.2f}" for mark in marks),
-        x_ticks=_step_ticks(first, last),
+        x_ticks=step_ticks(first, last),
         y_ticks=tuple(
-            (100 - _place(tick, low, high), f"{tick:.4g}") for tick in ticks(low, high, 4)
+            (100 - place(tick, low, high), f"{tick:.4g}") for tick in ticks(low, high, 4)
         ),
     )
 
@@ -211,7 +211,8 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _step_ticks(first: int, last: int) -> tuple[tuple[float, str], ...]:
+def step_ticks(first: int, last: int) -> tuple[tuple[float, str], ...]:
+    """(percent, text) of the first step, the last and round ones between that have room."""
     whole = {first, last}
     gap = (last - first) / 12
     whole |= {
@@ -219,10 +220,11 @@ def _step_ticks(first: int, last: int) -> tuple[tuple[float, str], ...]:
         for tick in ticks(first, last, 5)
         if tick == round(tick) and first + gap < tick < last - gap
     }
-    return tuple((_place(step, first, last), f"{step:,}") for step in sorted(whole))
+    return tuple((place(step, first, last), f"{step:,}") for step in sorted(whole))
 
 
-def _with_margin(low: float, high: float) -> tuple[float, float]:
+def with_margin(low: float, high: float) -> tuple[float, float]:
+    """A range a little wider, and never empty."""
     margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
     return low - margin, high + margin
 
@@ -231,7 +233,7 @@ def _cut(value: float, low: float, high: float) -> str:
     return "" if low <= value <= high else ", outside the scale"
 
 
-def _place(value: float, low: float, high: float) -> float:
+def place(value: float, low: float, high: float) -> float:
     """Percent of the way from `low` to `high`, cut to the box; the middle where they are equal."""
     if high <= low:
         return 50.0

@@ -7,6 +7,8 @@ from steptally.tally import Figure, Tally
 
 # The first of these that a tally holds are what a reader looks for: they lead the report.
 LABELS = {
+    "slowdown": "slowdown S",
+    "lost_time_s": "lost time a step",
     "step_time_s": "step time",
     "step_time_min_s": "step time, fastest",
     "step_time_max_s": "step time, slowest",
@@ -32,6 +34,8 @@ LABELS = {
     "short_kernels_share": "compute kernels under 10 µs",
     "contention_factor": "GEMMs under communication",
     "tracing_cost": "tracing cost",
+    "replay_error": "replay, off the measured step by",
+    "detectable_factor": "least factor that could be told",
     "loss_first": "first loss",
     "loss_last": "last loss",
     "parameters_matmul_active": "active parameters in matrix products",
@@ -48,6 +52,8 @@ LABELS = {
     "fits": "fits in memory",
 }
 HEADLINES = (
+    "slowdown",
+    "lost_time_s",
     "step_time_s",
     "tokens_per_s",
     "tokens_per_s_per_device",

@@ -14,6 +14,7 @@ from steptally.report.memory_tables import (
 )
 from steptally.report.quantity import printable, quantity, ranges
 from steptally.report.rehearsal_tables import programs_table, substitutions_table
+from steptally.report.straggler_tables import straggler_tables
 from steptally.report.table import NOTHING, Table, without_columns
 from steptally.report.trace_tables import trace_tables
 from steptally.tally import (
@@ -33,7 +34,7 @@ def account_tables(tally: Tally, *, most_rows: int) -> list[Table]:
     """A table for each account that the tally holds, of at most `most_rows` rows each."""
     tables = [
         _shortened(_noted(tally, account, table), most_rows)
-        for account, table in trace_tables(tally)
+        for account, table in (*straggler_tables(tally), *trace_tables(tally))
     ]
     for account, draw in DRAWN.items():
         if tally.accounts.get(account):

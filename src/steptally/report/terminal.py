@@ -25,6 +25,7 @@ from steptally.report.rank_bars import rank_bars
 from steptally.report.step_points import losses, step_points
 from steptally.report.table import Table
 from steptally.report.tables import account_tables
+from steptally.report.terminal_heat import print_heat_maps
 from steptally.report.terminal_memory import print_memory
 from steptally.report.terminal_steps import (
     print_heading,
@@ -32,6 +33,7 @@ from steptally.report.terminal_steps import (
     print_rank_bars,
     print_steps,
 )
+from steptally.report.terminal_stragglers import print_verdicts
 from steptally.tally import Figure, Tally
 
 # From this width a figure's convention stands beside it; below, in a numbered note.
@@ -49,7 +51,9 @@ def print_tally(
     """
     console = console or Console()
     _print_job(tally, console)
+    print_verdicts(tally, console)
     _print_figures(tally, console)
+    print_heat_maps(tally, console)
     print_rank_bars(rank_bars(tally), tally.basis_of("time"), console)
     points, basis = step_points(tally), tally.basis_of("steps")
     print_steps(points, basis, console)
