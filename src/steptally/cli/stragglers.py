@@ -83,7 +83,10 @@ def stragglers_command(
         )
     )
     if html is not None:
-        _write_page(tally, html)
+        from steptally.report.html import render_html
+        from steptally.trace.run_directory import write_atomically
+
+        write_atomically(html, render_html(tally))
     if json_output:
         from steptally.measure.stragglers.found_tally import straggler_json
 
