@@ -40,7 +40,8 @@ def straggler_tally(
         job=dict(job or {}),
         convention=CONVENTION if found.judgement else "",
         summary=_figures(found.judgement) if found.judgement else {},
-        accounts={name: rows for name, rows in accounts.items() if rows},
+        # No verdict is an answer too.
+        accounts={name: rows for name, rows in accounts.items() if rows or name == "verdicts"},
         warnings=[*warnings, *found.notes, *_about_replay(found)],
         refusals=list(found.refusals),
     )
@@ -89,7 +90,7 @@ def _figures(judgement: Judgement) -> dict[str, Figure]:
 
     return {
         "slowdown": figure(
-            judgement.slowdown, "1", CONVENTION, f"replay: {replayed:.6g} s / {ideal:.6g} s, {mean}"
+            judgement.slowdown, "×", CONVENTION, f"replay: {replayed:.6g} s / {ideal:.6g} s, {mean}"
         ),
         "step_time_s": figure(
             measured, "s", "first start to last end over the recorded ranks", mean
@@ -105,7 +106,7 @@ def _figures(judgement: Judgement) -> dict[str, Figure]:
         ),
         "detectable_factor": figure(
             judgement.detectable,
-            "1",
+            "×",
             "least factor of a rank's own time over its peers' that is no noise, at one false "
             "alarm in a hundred recordings",
             f"spread of the ratios over {steps} steps, median over ranks",

@@ -23,6 +23,8 @@ Floats = npt.NDArray[np.float64]
 FALSE_ALARMS = 0.01
 # Below this, a difference is not worth a verdict however sure it is.
 LEAST_EFFECT = 0.03
+# With fewer steps, how things differ from each other stands for how they vary.
+FEWEST_STEPS = 3
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _MEDIAN_TO_MEAN_ERROR = 1.2533  # the standard error of a median over that of a mean
 
@@ -159,14 +161,16 @@ def excess_effect(excess: Floats, noisy: Floats | None = None) -> Effect:
 def _least_difference(values: Floats) -> Floats:
     """By row, the least median over the steps (columns) that is no noise.
 
-    The noise of a thing is the spread of its values over the steps; with few steps, all things'
-    together. The median of n steps has the standard error 1.2533 σ/√n, and the least difference is
+    The noise of a thing is the spread of its values over the steps, or that of all things where it
+    is more; with few steps, how far things lie apart. The median of n steps has the standard error 1.2533 σ/√n, and the least difference is
     that many errors at which one of all things exceeds it by chance once in a hundred recordings.
     """
     middle = nanmedian(values)
     count = np.maximum(np.sum(~np.isnan(values), axis=1), 1)
     spread = MAD_TO_SIGMA * nanmedian(np.abs(values - middle[:, None]))
     pooled = float(np.nanmedian(spread)) if np.any(~np.isnan(spread)) else 0.0
+    if count.max() < FEWEST_STEPS:  # one step tells no spread: that of the things must do
+        pooled = max(pooled, MAD_TO_SIGMA * float(np.nanmedian(np.abs(middle))))
     sigma = np.where(np.isnan(spread), pooled, np.maximum(spread, pooled))
     quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(values), 2))
     error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(count)

@@ -29,20 +29,23 @@ def pause_causes(situation: Situation) -> Iterator[Cause]:
     everybody = nanmedian(logs.T)
     if len(own.ranks) > 1:
         logs = logs - everybody
-        yield from _pauses(situation, range(len(own.ranks)), _stand_out(everybody[None])[0])
-    out = _stand_out(logs)
+        every, out = range(len(own.ranks)), _stand_out(everybody[None])[0]
+        yield from _pauses(situation, every, out, _least(everybody[None]))
+    out, least = _stand_out(logs), _least(logs)
     pausing = np.flatnonzero(out.any(axis=1) & (out.sum(axis=1) <= SPORADIC * len(own.steps)))
     for index in pausing:
-        yield from _pauses(situation, [int(index)], out[index])
+        yield from _pauses(situation, [int(index)], out[index], least)
     if pausing.size > 1:
-        yield from _pauses_here_and_there(situation, pausing, out)
+        yield from _pauses_here_and_there(situation, pausing, out, least)
 
 
 def _pauses_here_and_there(
-    situation: Situation, indices: Integers, out: Booleans
+    situation: Situation, indices: Integers, out: Booleans, least: float
 ) -> Iterator[Cause]:
     """The pauses of several ranks as one: garbage collection strikes now here, now there."""
-    each = [cause for index in indices for cause in _pauses(situation, [int(index)], out[index])]
+    each = [
+        cause for index in indices for cause in _pauses(situation, [int(index)], out[index], least)
+    ]
     steps = [situation.own.steps[i] for i in np.flatnonzero(out[indices].any(axis=0))]
     ranks = [rank for cause in each for rank in cause.place.ranks]
     rows = np.logical_or.reduce([cause.rows for cause in each])
@@ -59,7 +62,7 @@ def _pauses_here_and_there(
         rows=rows,
         fair=Durations(work=work, delay=delay),
         factor=float(np.mean([cause.factor for cause in each])),
-        least=1 + OUTLIER_LEAST,
+        least=least,
         evidence=(
             (
                 f"{len(ranks)} ranks ({_shown(ranks)}) stand still now and then: "
@@ -72,11 +75,18 @@ def _pauses_here_and_there(
 def _stand_out(logs: Floats) -> Booleans:
     """Where a value is far above the middle of its row, by the spread of all rows."""
     away = logs - nanmedian(logs)[:, None]
-    sigma = MAD_TO_SIGMA * float(np.nanmedian(np.abs(away)))
-    return np.asarray(away > max(OUTLIER_SIGMAS * sigma, np.log1p(OUTLIER_LEAST)))
+    return np.asarray(away > np.log(_least(logs)))
 
 
-def _pauses(situation: Situation, indices: Sequence[int], out: Booleans) -> Iterator[Cause]:
+def _least(logs: Floats) -> float:
+    """The factor over its rank's usual own time from which a step stands out."""
+    sigma = MAD_TO_SIGMA * float(np.nanmedian(np.abs(logs - nanmedian(logs)[:, None])))
+    return float(np.exp(max(OUTLIER_SIGMAS * sigma, np.log1p(OUTLIER_LEAST))))
+
+
+def _pauses(
+    situation: Situation, indices: Sequence[int], out: Booleans, least: float
+) -> Iterator[Cause]:
     own = situation.own
     steps = [step for step, stands_out in zip(own.steps, out, strict=True) if stands_out]
     if not 0 < len(steps) <= SPORADIC * len(own.steps):
@@ -97,7 +107,7 @@ def _pauses(situation: Situation, indices: Sequence[int], out: Booleans) -> Iter
         rows=situation.rows_of(ranks) & chosen,
         fair=_as_in_other_steps(situation, steps),
         factor=1 + whole * 1e6 / usual_ns,
-        least=1 + OUTLIER_LEAST,
+        least=least,
         evidence=(
             (
                 f"{len(steps)} of {len(own.steps)} steps ({_shown(steps)}) take {whole:,.1f} ms "

@@ -30,6 +30,8 @@ from steptally.tally.straggler_rows import ReplayRow, VerdictRow
 
 # A verdict must bring back this part of the step: as much as the replay may be off.
 LEAST_OF_STEP = 0.02
+# Lateness from before the recording is worth a word from this part of the step on.
+NOTABLE_INHERITED = 0.05
 MOST_VERDICTS = 8
 # Mending a cause leaves this many replays at most: the largest suspicions come first.
 MOST_REPLAYED = 64
@@ -57,9 +59,10 @@ def judge(program: Program) -> Judgement:
     whole = recorded(graph)
     durations = Durations(work=whole.work, delay=excess_delays(graph, whole))
     situation = Situation(graph=graph, durations=durations, fair=ideal(graph, durations))
+    verdicts = _verdicts(situation)
     rows = _replay_rows(situation, graph.step_times(undelayed(graph, whole)))
     return Judgement(
-        verdicts=_verdicts(situation),
+        verdicts=verdicts or _inherited(situation),
         slowdown=slowdown(
             np.array([row.replayed_ns for row in rows]), np.array([row.ideal_ns for row in rows])
         ),
@@ -69,6 +72,23 @@ def judge(program: Program) -> Judgement:
         detectable=float(np.median(rank_effects(situation)["whole"].least)),
         situation=situation,
     )
+
+
+def _inherited(situation: Situation) -> tuple[VerdictRow, ...]:
+    """That ranks were late when the recording began, where this is all that costs a notable part."""
+    graph, delay = situation.graph, situation.durations.delay
+    early = replace(situation.durations, delay=np.where(graph.heads, 0, delay))
+    step_ns, early_ns = graph.step_times(situation.durations), graph.step_times(early)
+    share = 1 - float(np.sum(early_ns) / np.sum(step_ns))
+    if share < NOTABLE_INHERITED:
+        return ()
+    apart = delay[graph.heads]
+    why = (
+        f"{share:.1%} of the recorded time is lateness that ranks brought into the recording: "
+        f"their first operations are up to {(apart.max() - apart.min()) / 1e6:,.1f} ms apart, and "
+        "what made them late came before. Record more steps, or the one before"
+    )
+    return (VerdictRow(verdict="not-identifiable", evidence=(why,)),)
 
 
 def _verdicts(situation: Situation) -> tuple[VerdictRow, ...]:
