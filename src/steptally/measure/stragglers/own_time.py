@@ -162,19 +162,28 @@ def _least_difference(values: Floats) -> Floats:
     """By row, the least median over the steps (columns) that is no noise.
 
     The noise of a thing is the spread of its values over the steps, or that of all things where it
-    is more; with few steps, how far things lie apart. The median of n steps has the standard error 1.2533 σ/√n, and the least difference is
-    that many errors at which one of all things exceeds it by chance once in a hundred recordings.
+    is more; with too few steps, how far things lie apart. The median of n steps has the standard
+    error 1.2533 σ/√n, and the least difference is that many errors at which one of all things
+    exceeds it by chance once in a hundred recordings.
     """
     middle = nanmedian(values)
     count = np.maximum(np.sum(~np.isnan(values), axis=1), 1)
     spread = MAD_TO_SIGMA * nanmedian(np.abs(values - middle[:, None]))
-    pooled = float(np.nanmedian(spread)) if np.any(~np.isnan(spread)) else 0.0
-    if count.max() < FEWEST_STEPS:  # one step tells no spread: that of the things must do
-        pooled = max(pooled, MAD_TO_SIGMA * float(np.nanmedian(np.abs(middle))))
+    pooled = _median_of_known(spread)
+    known = count  # of values that tell the spread
+    if count.max() < FEWEST_STEPS:
+        pooled = max(pooled, MAD_TO_SIGMA * _median_of_known(np.abs(middle)))
+        known = np.full_like(count, len(values))
     sigma = np.where(np.isnan(spread), pooled, np.maximum(spread, pooled))
     quantile = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(2 * len(values), 2))
-    error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(count)
+    error = _MEDIAN_TO_MEAN_ERROR * sigma / np.sqrt(count) * _few(known)
     return np.asarray(np.maximum(quantile * error, LEAST_EFFECT))
+
+
+def _median_of_known(values: Floats) -> float:
+    """The median without nans; 0 where there is nothing else."""
+    told = values[~np.isnan(values)]
+    return float(np.median(told)) if told.size else 0.0
 
 
 def _few(count: npt.NDArray[np.int64]) -> Floats:

@@ -75,7 +75,7 @@ def judge(program: Program) -> Judgement:
 
 
 def _inherited(situation: Situation) -> tuple[VerdictRow, ...]:
-    """That ranks were late when the recording began, where this is all that costs a notable part."""
+    """That ranks were late when the recording began, where this costs a notable part."""
     graph, delay = situation.graph, situation.durations.delay
     early = replace(situation.durations, delay=np.where(graph.heads, 0, delay))
     step_ns, early_ns = graph.step_times(situation.durations), graph.step_times(early)
