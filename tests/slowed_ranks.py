@@ -61,7 +61,7 @@ def stop_and_go(pid, factor, period_s):
     """Stop and let go in turn, until the process ends or this one is told to.
 
     On a loaded machine this process is late at either: each stop lasts for what all the time that
-    the other could run is to be stretched by, less what it has been stopped for.
+    the other could run is to be stretched by, less what it has been stopped for. Returns both.
     """
     could_run_s = stopped_s = 0.0
     try:
@@ -71,7 +71,7 @@ def stop_and_go(pid, factor, period_s):
             stopped_s += slept((factor - 1) * could_run_s - stopped_s)
             os.kill(pid, signal.SIGCONT)
     except ProcessLookupError:
-        return
+        return could_run_s, stopped_s
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

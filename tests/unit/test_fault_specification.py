@@ -174,6 +174,21 @@ def test_imbalance_needs_a_dropless_all_to_all_and_a_choice_to_make(settings, sp
     assert says in refusal(spec, {**EXPERTS, **settings})
 
 
+@pytest.mark.parametrize(
+    ("spec", "setting"),
+    [
+        ("slow-link=tp:2x", "sequence_parallel"),
+        ("slow-link=0-1:1ms", "sequence_parallel"),
+        ("slow-link=dp:2x", "use_distributed_optimizer"),
+        ("slow-link=0-2:1ms", "use_distributed_optimizer"),
+    ],
+)
+def test_a_link_of_reduce_scatters_is_refused_with_the_setting_that_makes_them(spec, setting):
+    message = refusal(spec, {**JOB, setting: True})
+    assert f"Use --set {setting}=false" in message
+    check_faults(parse_faults([spec]), job_from_settings(JOB), cuda=False, steps=1)
+
+
 def test_faults_of_the_host_are_refused_where_the_ranks_run_on_gpus():
     assert "CUDA is available" in refusal("slow-rank=0:2x", JOB, cuda=True)
 

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from tests.slowed_ranks import slow_down
+from tests.slowed_ranks import slow_down, stop_and_go
 
 BUSY = "while True: pass"
 
@@ -41,16 +42,26 @@ def goes_on(pid):
 
 
 @pytest.mark.parametrize("factor", [1.5, 3.0])
-def test_a_slowed_process_is_stopped_for_its_share_of_the_time_and_goes_on_after(busy, factor):
-    with slow_down(busy.pid, factor):
+def test_the_time_of_a_process_is_stretched_by_the_factor(busy, factor):
+    def end():
+        busy.kill()
+        busy.wait()
+
+    threading.Timer(1.0, end).start()
+    could_run_s, stopped_s = stop_and_go(busy.pid, factor, 0.01)
+    assert (could_run_s + stopped_s) / could_run_s == pytest.approx(factor, rel=0.1)
+
+
+def test_a_slowed_process_gets_no_more_than_its_share_of_a_core_and_goes_on_after(busy):
+    with slow_down(busy.pid, 3.0):
         began, spent = time.monotonic(), processor_time_s(busy.pid)
-        stopped = []
-        while time.monotonic() < began + 1.5:
-            stopped.append(state(busy.pid) == "T")
-            time.sleep(0.0007)  # out of step with the period
+        states = set()
+        while time.monotonic() < began + 1.0:
+            states.add(state(busy.pid))
+            time.sleep(0.0007)
         share = (processor_time_s(busy.pid) - spent) / (time.monotonic() - began)
-    assert sum(stopped) / len(stopped) == pytest.approx(1 - 1 / factor, abs=0.15)
-    assert share < 1 / factor + 0.1
+    assert states == {"T", "R"}  # stopped, and running or ready to
+    assert share < 1 / 3 + 0.1
     assert goes_on(busy.pid)
 
 

@@ -276,3 +276,14 @@ def test_a_jobs_places_count_expert_parallel_ranks_where_there_are_experts():
     # Source: Megatron-Core's RankGenerator: ep runs inside dp.
     assert [places[rank].coordinates["ep"] for rank in range(4)] == [0, 1, 0, 1]
     assert [places[rank].coordinates["dp"] for rank in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_pool_of_processes_extracts_the_same():
+    sources = read_traces([recorded_run("pp2").path])
+    here, pooled = (
+        sorted(extract_sources(sources, OPTIONS, processes), key=lambda one: one.source.rank)
+        for processes in (1, 2)
+    )
+    for one, other in zip(here, pooled, strict=True):
+        assert one.recording.communications.equals(other.recording.communications)
+        assert one.recording.compute.tolist() == other.recording.compute.tolist()

@@ -10,6 +10,7 @@ from steptally.measure.group_axes import GroupFacts
 from steptally.measure.stragglers.collective_names import MESSAGES, collectives_of
 from steptally.measure.stragglers.recording import COMMUNICATIONS
 from steptally.trace.dtypes import ELEMENT_BYTES, dtype_name
+from steptally.trace.run_directory import MOST_RANKS
 from steptally.trace.schema import UNATTRIBUTED
 
 _TOLD = ("collective", "sequence", "source_rank", "destination_rank", "dtype")
@@ -69,12 +70,16 @@ def with_groups(rows: pl.DataFrame, facts: Mapping[str, GroupFacts]) -> pl.DataF
         {
             "group": names,
             "axis": [facts[name].axis if name in facts else None for name in names],
-            "members": [
-                sorted(facts[name].ranks) or None if name in facts else None for name in names
-            ],
+            "members": [_members(facts.get(name)) for name in names],
         },
         schema={"group": pl.String, "axis": pl.String, "members": pl.List(pl.Int32)},
     )
     joined = rows.join(known, on="group", how="left", maintain_order="left")
     columns = [pl.col(name).cast(kind) for name, kind in COMMUNICATIONS.items()]
     return joined.select(columns).sort("enter_ns", "leave_ns", maintain_order=True)
+
+
+def _members(known: GroupFacts | None) -> list[int] | None:
+    """The members in order; none where they are not told, or are no ranks (a damaged file's)."""
+    ranks = sorted(set(known.ranks)) if known else []
+    return ranks if ranks and ranks[0] >= 0 and ranks[-1] < MOST_RANKS else None

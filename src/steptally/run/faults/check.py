@@ -77,7 +77,7 @@ def _check_phases_are_apart(fault: SlowRank | SlowStage, job: Job) -> None:
 def _check_link(fault: SlowLink, job: Job) -> None:
     layout = job.layout
     if fault.ranks is not None:
-        _check_pair(fault, fault.ranks, layout)
+        _check_no_reduce_scatter(fault, _check_pair(fault, fault.ranks, layout), job)
         return
     sizes = {
         "tp": layout.tensor_model_parallel_size,
@@ -93,6 +93,7 @@ def _check_link(fault: SlowLink, job: Job) -> None:
         )
     if fault.axis == "pp" and fault.factor is not None:
         raise InputError(f"--inject {fault.spec} {_NO_FACTOR}")
+    _check_no_reduce_scatter(fault, str(fault.axis), job)
 
 
 _NO_FACTOR = (
@@ -101,29 +102,47 @@ _NO_FACTOR = (
 )
 
 
-def _check_pair(fault: SlowLink, ranks: tuple[int, int], layout: Layout) -> None:
+def _check_no_reduce_scatter(fault: SlowLink, axis: str, job: Job) -> None:
+    """gloo runs it as an all-reduce of its own, on whose end nothing can be hung."""
+    stated = {
+        "tp": ("sequence_parallel", job.layout.sequence_parallel),
+        "dp": ("use_distributed_optimizer", job.recipe.use_distributed_optimizer),
+    }
+    setting, scatters = stated.get(axis, ("", False))
+    if scatters:
+        raise InputError(
+            f"--inject {fault.spec} slows {axis}, whose collectives are reduce-scatters with "
+            f"{setting}: gloo gives no hold on the end of one, and a host that waits is no slow "
+            f"link. Use --set {setting}=false."
+        )
+
+
+def _check_pair(fault: SlowLink, ranks: tuple[int, int], layout: Layout) -> str:
+    """The axis that a link between two ranks belongs to."""
     for rank in ranks:
         _check_rank(fault, rank, layout)
     if fault.factor is not None:
         raise InputError(f"--inject {fault.spec} {_NO_FACTOR}")
-    if not _share_a_link(*ranks, layout):
+    axis = _axis_of_link(*ranks, layout)
+    if axis is None:
         raise InputError(
             f"--inject {fault.spec} names two ranks that send each other no message and are no "
             f"group of two: what a larger group does over one link is not gloo's to tell. Name "
             f"neighbours of a pipeline, or an axis, as slow-link=dp:5ms."
         )
+    return axis
 
 
-def _share_a_link(one: int, other: int, layout: Layout) -> bool:
-    """Whether two ranks are neighbours of a pipeline, or alone in their tp, cp or dp group."""
+def _axis_of_link(one: int, other: int, layout: Layout) -> str | None:
+    """`pp` for neighbours of a pipeline; tp, cp or dp for two that are alone in that group."""
     a, b = coordinates(one, layout), coordinates(other, layout)
     apart = [axis for axis in a if a[axis] != b[axis]]
     if len(apart) != 1:
-        return False
+        return None
     if apart == ["pp"]:
         stages = layout.pipeline_model_parallel_size
-        return abs(a["pp"] - b["pp"]) in (1, stages - 1)
-    return _sizes(layout)[apart[0]] == 2
+        return "pp" if abs(a["pp"] - b["pp"]) in (1, stages - 1) else None
+    return apart[0] if _sizes(layout)[apart[0]] == 2 else None
 
 
 def _sizes(layout: Layout) -> dict[str, int]:

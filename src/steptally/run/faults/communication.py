@@ -15,12 +15,16 @@ import torch.distributed as dist
 
 from steptally.engine.cpu import Replacement, replaced
 
-COLLECTIVES = (
+# Several names of one call: torch 2.13 calls by others (`…_single`) than 2.6 does.
+_NAMES = (
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast"),
     *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
     *("alltoall", "alltoall_base", "gather", "scatter", "barrier"),
+    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
 )
+COLLECTIVES = tuple(name for name in _NAMES if hasattr(dist.ProcessGroup, name))
 MESSAGES = ("send", "recv")
 
 Around = Callable[[], AbstractContextManager[None]]

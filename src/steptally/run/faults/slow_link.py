@@ -26,6 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from steptally.errors import RunError
 from steptally.run.faults.communication import COLLECTIVES, MESSAGES, Call, replaced_methods
 from steptally.run.faults.fault import SlowLink
 from steptally.run.faults.slow_compute import spin
@@ -79,12 +80,14 @@ class SlowLinks:
                 return function(group, *args, **kwargs)
             transfer = self._stamps.come(f"group{group.group_name}", group.size(), group.rank())
             work = function(group, *args, **kwargs)
-            self._delay_completion(work, found, transfer)
+            self._delay_completion(work, found, transfer, group.group_desc)
             return work
 
         return collective
 
-    def _delay_completion(self, work: Any, faults: Sequence[SlowLink], transfer: Transfer) -> None:
+    def _delay_completion(
+        self, work: Any, faults: Sequence[SlowLink], transfer: Transfer, name: str
+    ) -> None:
         issuing = threading.get_ident()
         too_late: list[int] = []
 
@@ -101,7 +104,14 @@ class SlowLinks:
             _sleep_until(end_ns)
             self._delayed_until_ns[thread] = time.perf_counter_ns()
 
-        work.get_future().then(delay)
+        try:
+            future = work.get_future()
+        except RuntimeError as error:
+            raise RunError(
+                f"--inject {faults[0].spec} met a collective of group {name} on whose end gloo "
+                f"gives no hold ({error}): slow another link, or inject no slow-link."
+            ) from error
+        future.then(delay)
         if too_late:  # this thread lost its core, and the collective was over before: hold the wait
             self._holds[work] = partial(_sleep_until, too_late[0])
 
