@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
+from steptally.cli.straggler_places import job_places
 from steptally.cli.stragglers_beside import with_side_files
 from steptally.cli.trace_groups import job_groups
 from steptally.cli.trace_save import make_folder, save_tally
@@ -18,7 +19,7 @@ from steptally.job import Job, read_job
 from steptally.measure.stragglers.extract import ExtractOptions, extract_sources
 from steptally.measure.stragglers.found_tally import straggler_tally
 from steptally.measure.stragglers.op_tables import is_pipeline_table
-from steptally.measure.stragglers.places import PLACE_AXES, Place, placed, places_beside
+from steptally.measure.stragglers.places import placed, places_beside
 from steptally.measure.stragglers.recording import RankRecording
 from steptally.measure.stragglers.search import (
     Found,
@@ -27,7 +28,6 @@ from steptally.measure.stragglers.search import (
     search_tables,
     with_iteration_times,
 )
-from steptally.predict.ranks import coordinates
 from steptally.tally import Tally
 from steptally.trace.kinds import load_rules
 from steptally.trace.read import TraceSource, read_traces
@@ -179,31 +179,26 @@ def _recordings(
     _check_ranks(recordings)
     places = places_beside(sources)
     if job is not None:
-        places = {**_job_places(job, recordings), **places}
+        _check_world(job, recordings)
+        places = {**job_places(job), **places}
     return sorted(placed(recordings, places), key=lambda one: one.rank), sorted(warnings)
 
 
 def _coordinates(job: Job) -> dict[int, dict[str, int]]:
     """Every rank's places on the axes."""
-    return {rank: _places_in(job, rank) for rank in range(job.layout.world_size)}
+    return {rank: dict(place.coordinates) for rank, place in job_places(job).items()}
 
 
-def _places_in(job: Job, rank: int) -> dict[str, int]:
-    place = coordinates(job.layout, rank)
-    return {axis: getattr(place, axis) for axis in PLACE_AXES}
-
-
-def _job_places(job: Job, recordings: Sequence[RankRecording]) -> dict[int, Place]:
-    """Each rank's coordinates in the job. Raises `InputError` where it has fewer ranks."""
-    most = max(one.rank for one in recordings)
+def _check_world(job: Job, recordings: Sequence[RankRecording]) -> None:
+    """Raises `InputError` where the recordings are of another number of ranks than the job."""
+    most = max(one.rank for one in recordings) + 1
     told = max((one.world_size or 0 for one in recordings), default=0)
-    if most >= job.layout.world_size or (told and told != job.layout.world_size):
+    if most > job.layout.world_size or (told and told != job.layout.world_size):
         raise InputError(
-            f"the recordings are of {told or most + 1:,} ranks, and {job.source} has "
+            f"the recordings are of {told or most:,} ranks, and {job.source} has "
             f"{job.layout.world_size:,}: its coordinates would be wrong; add "
-            f"--set world_size={told or most + 1}, or name the job that was recorded."
+            f"--set world_size={told or most}, or name the job that was recorded."
         )
-    return {one.rank: Place(coordinates=_places_in(job, one.rank)) for one in recordings}
 
 
 def _check_ranks(recordings: Sequence[RankRecording]) -> None:

@@ -14,9 +14,9 @@ import polars as pl
 
 from steptally.errors import InputError
 from steptally.measure.steps import read_steps
-from steptally.measure.stragglers.clock import align
 from steptally.measure.stragglers.conclusions import join_conclusions
-from steptally.measure.stragglers.instances import Pairing, pair
+from steptally.measure.stragglers.instances import Pairing
+from steptally.measure.stragglers.one_clock import on_one_clock
 from steptally.measure.stragglers.op_tables import program_of_tables
 from steptally.measure.stragglers.peer_rows import peer_rows
 from steptally.measure.stragglers.program import Program
@@ -59,8 +59,8 @@ def search_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Found:
 
 def search_recordings(recordings: Sequence[RankRecording]) -> Found:
     """What the recordings of several ranks show; where that is nothing, it is said why."""
-    pairing = pair(recordings)
-    clocks = align(recordings, pairing)
+    together = on_one_clock(recordings)
+    pairing, clocks = together.pairing, together.clocks
     members = waits(recordings, pairing, clocks)
     refused = [refusal.sentence() for refusal in pairing.refused]
     why = _why_not(recordings, pairing)
@@ -71,7 +71,7 @@ def search_recordings(recordings: Sequence[RankRecording]) -> Found:
             why = str(error)
     if why is not None:
         found = Found(judgement=None, verdicts=(not_identifiable(why),))
-    notes = [*found.notes, *clocks.warnings, *_missing(recordings)]
+    notes = [*found.notes, *together.warnings, *_missing(recordings)]
     count = members["instance"].n_unique()
     if count > MOST_COLLECTIVES:
         notes.append(
