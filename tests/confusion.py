@@ -28,7 +28,7 @@ from tests.slowed_ranks import rank_pid, slow_down
 from steptally.trace.run_directory import RunDirectory
 
 JOB = {
-    "num_layers": 4,
+    "num_layers": 2,
     "hidden_size": 96,
     "num_attention_heads": 4,
     "ffn_hidden_size": 384,
@@ -38,18 +38,33 @@ JOB = {
     "swiglu": False,
     "untie_embeddings_and_output_weights": True,
     "vocab_size": 256,
-    "seq_length": 96,
+    "seq_length": 64,
     "micro_batch_size": 1,
     "attention_dropout": 0.0,
     "hidden_dropout": 0.0,
 }
-EXPERTS = {"num_experts": 4, "moe_ffn_hidden_size": 384, "moe_token_dispatcher_type": "alltoall"}
+EXPERTS = {
+    "num_experts": 4,
+    "moe_ffn_hidden_size": 1536,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_router_topk": 1,
+}
 # World and parallel sizes; every rank has peers, so that a slow one can be told from its stage.
 LAYOUTS = {
     "dp4": {"world_size": 4, "global_batch_size": 8},
-    "dp2 pp2": {"world_size": 4, "pipeline_model_parallel_size": 2, "global_batch_size": 8},
+    "dp2 pp2": {
+        "world_size": 4,
+        "pipeline_model_parallel_size": 2,
+        "global_batch_size": 8,
+        "num_layers": 4,
+    },
     "tp2 dp2": {"world_size": 4, "tensor_model_parallel_size": 2, "global_batch_size": 4},
-    "dp4 pp2": {"world_size": 8, "pipeline_model_parallel_size": 2, "global_batch_size": 16},
+    "dp4 pp2": {
+        "world_size": 8,
+        "pipeline_model_parallel_size": 2,
+        "global_batch_size": 16,
+        "num_layers": 4,
+    },
     "dp4 ep2": {
         "world_size": 4,
         "expert_model_parallel_size": 2,
@@ -57,7 +72,7 @@ LAYOUTS = {
         **EXPERTS,
     },
 }
-WARMUP, TRACED = 2, 20
+WARMUP, TRACED = 2, 22
 FAULT_KINDS = (
     "slow-worker",
     "slow-worker",
@@ -104,7 +119,7 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
     """A fault of one kind, at a place and of a size that are drawn."""
     factor = round(dice.uniform(1.2, 3.0), 2)
     if kind == "stage-imbalance":
-        layout = dice.choice(["dp2 pp2", "dp4 pp2"])
+        layout = dice.choice(["dp2 pp2", "dp2 pp2", "dp4 pp2"])
         stage = dice.randrange(2)
         return Trial(
             layout=layout,
@@ -115,7 +130,7 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
         )
     if kind == "expert-hot-spot":
         expert = dice.randrange(4)
-        share = round(dice.uniform(0.6, 0.9), 2)
+        share = round(dice.uniform(0.75, 0.95), 2)
         return Trial(
             layout="dp4 ep2",
             verdict=kind,
@@ -123,7 +138,7 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
             inject=f"imbalanced-experts={expert}:{share}",
             seed=number,
         )
-    layout = dice.choice(["dp4", "dp2 pp2", "tp2 dp2", "dp4 pp2"])
+    layout = dice.choice(["dp4", "dp4", "dp2 pp2", "dp2 pp2", "tp2 dp2", "tp2 dp2", "dp4 pp2"])
     rank = dice.randrange(LAYOUTS[layout]["world_size"])
     place = coordinates(layout, rank)
     if kind == "slow-worker":
@@ -151,13 +166,15 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
             for axis, at in coordinates(layout, first).items()
             if coordinates(layout, second)[axis] == at
         }
-        inject = f"slow-link={first}-{second}:{dice.randrange(15, 60)}ms"
+        inject = f"slow-link={first}-{second}:{dice.randrange(10, 30)}ms"
     return Trial(layout=layout, verdict=kind, coordinates=place, inject=inject, seed=number)
 
 
 def clean(number: int, dice: random.Random) -> Trial:
     """A run without a fault."""
-    return Trial(layout=dice.choice(sorted(LAYOUTS)), verdict="none", seed=number)
+    return Trial(
+        layout=dice.choice([*LAYOUTS, "dp4", "dp2 pp2", "tp2 dp2"]), verdict="none", seed=number
+    )
 
 
 def run(trial: Trial, directory: Path) -> Path:

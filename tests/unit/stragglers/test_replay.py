@@ -120,3 +120,26 @@ def test_giving_a_stage_its_peers_times_recovers_what_was_published(name, stage,
 def published(name):
     path = OPS / name / f"trace-{name}.parquet"
     return program_of_tables([(path, pl.read_parquet(path))])
+
+
+def test_the_worked_example_of_the_formulas_page():
+    # docs/formulas/stragglers.md: forward 20 and 30 ms, backward 40 and 60; then 5 + 1 + 4.
+    def slow(step, dp, stage, microbatch):
+        return 1.5 if dp == 1 else 1.0
+
+    graph = replay_graph(
+        program(Pipeline(dp=2, pp=1, steps=1, microbatches=1, noise=0, forward=slow, backward=slow))
+    )
+    durations = recorded(graph)
+    fair = ideal(graph, durations)
+    second = (graph.program.operations["rank"] == 1).to_numpy()
+    step, whole, without = (
+        graph.step_times(one) for one in (durations, fair, mended(durations, fair, second))
+    )
+    assert [list(times) for times in (step, whole, without)] == [
+        [100 * MILLISECOND],
+        [85 * MILLISECOND],
+        [85 * MILLISECOND],
+    ]
+    assert slowdown(step, whole) == pytest.approx(1.176, abs=0.0005)
+    assert share_recovered(step, without, whole) == 1.0

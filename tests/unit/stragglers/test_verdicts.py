@@ -105,8 +105,8 @@ def test_sequences_and_a_long_stage_are_told_apart():
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_rank_that_waits_for_its_data_is_named_so(every):
-    stalls = {(step, 1, 0): 100 * MILLISECOND for step in range(0, 9, every)}
-    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=9, stall_ns=stalls))
+    stalls = {(step, 1, 0): 100 * MILLISECOND for step in range(0, 12, every)}
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=12, stall_ns=stalls))
     assert (verdict.verdict, verdict.coordinates) == ("data-loading", {"dp": 1, "pp": 0})
 
 

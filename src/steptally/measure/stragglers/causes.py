@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,9 @@ from steptally.measure.stragglers.own_time import OwnTimes, own_times
 from steptally.measure.stragglers.program import Program
 from steptally.measure.stragglers.replay import Booleans, Durations, ReplayGraph
 from steptally.measure.stragglers.whereabouts import Place
+
+# A verdict must bring back this part of the step: as much as the replay may be off.
+LEAST_OF_STEP = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +60,11 @@ class Situation:
 class Cause:
     """A suspicion: the operations `rows` would take `fair` if it were mended.
 
+    `after` is all operations once it is, for the search to go on: as `fair` in `rows` unless given.
+
     `factor` is what they take over what their peers take, `least` the least factor that could be
-    told from noise. `phase` is the pass that alone is slower, empty for both.
+    told from noise, and `least_of_step` the part of the step that mending it must bring back to be
+    worth a verdict. `phase` is the pass that alone is slower, empty for both.
     """
 
     verdict: str
@@ -67,4 +74,11 @@ class Cause:
     factor: float
     least: float
     phase: str = ""
+    least_of_step: float = LEAST_OF_STEP
     evidence: tuple[str, ...] = ()
+    after: Durations | None = None
+
+    @property
+    def certainty(self) -> float:
+        """How far beyond noise the factor is, in least effects."""
+        return math.log(max(self.factor, 1.0)) / math.log(max(self.least, 1.001))

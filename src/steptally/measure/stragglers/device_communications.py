@@ -28,8 +28,10 @@ def device_communications(
     kernels = work.filter(pl.col("kind") == "communication")
     told = collectives.select(
         *_TOLD,
-        elements=pl.max_horizontal("elements_in", "elements_out"),
-        told_bytes=pl.max_horizontal("bytes_in", "bytes_out"),
+        bytes_in="bytes_in",
+        bytes_out="bytes_out",
+        elements_in="elements_in",
+        elements_out="elements_out",
     ).with_row_index("row")
     told = told.rename({"collective": "argument"})
     rows = kernels.join(
@@ -55,7 +57,12 @@ def device_communications(
             sequence=pl.when(numbered).then("sequence"),
             source_rank="source_rank",
             destination_rank="destination_rank",
-            bytes=pl.coalesce("told_bytes", pl.col("elements") * each),
+            bytes=pl.max_horizontal(
+                pl.coalesce("bytes_in", pl.col("elements_in") * each),
+                pl.coalesce("bytes_out", pl.col("elements_out") * each),
+            ),
+            bytes_in=pl.coalesce("bytes_in", pl.col("elements_in") * each),
+            bytes_out=pl.coalesce("bytes_out", pl.col("elements_out") * each),
             enter_ns="start_ns",
             leave_ns="end_ns",
         ),

@@ -68,6 +68,8 @@ def _tags(trace: Trace, transfers: pl.DataFrame) -> pl.DataFrame:
         source_rank="source_rank",
         destination_rank="destination_rank",
         bytes=pl.max_horizontal("bytes_in", "bytes_out"),
+        bytes_in="bytes_in",
+        bytes_out="bytes_out",
         enter_ns="start_ns",
         leave_ns=pl.coalesce("moved", "waited"),
         moved="moved",
@@ -115,6 +117,8 @@ def _untagged(transfers: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
         sequence=pl.lit(None, pl.Int64),
         **nothing,
         bytes=pl.lit(None, pl.Int64),
+        bytes_in=pl.lit(None, pl.Int64),
+        bytes_out=pl.lit(None, pl.Int64),
         enter_ns="start_ns",
         leave_ns="end_ns",
     )

@@ -8,6 +8,8 @@ leaves out, take the median.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import polars as pl
 
@@ -93,3 +95,31 @@ def levelled(graph: ReplayGraph, durations: Durations, fair: Durations, rows: Bo
     usable = scaled.filter(pl.col("work").is_finite())
     work[usable["row"].to_numpy()] = usable["work"].round().cast(pl.Int64).to_numpy()
     return work
+
+
+def as_peers(
+    graph: ReplayGraph, durations: Durations, ranks: Collection[int], peers: Collection[int]
+) -> Durations:
+    """The own work of `ranks` scaled so that each kind takes what it takes `peers` at the median.
+
+    What differs from one micro-batch or step to the next stays. Unlike the fair durations, which
+    spread what is too much over all, this is how the ranks would be without their fault.
+    """
+    own = ~graph.member & (graph.program.operations["lane"] == "main").to_numpy()
+    table = graph.program.operations.select("rank", kind="operation").with_columns(
+        work=pl.Series(durations.work), row=np.arange(own.size)
+    )
+    table = table.filter(pl.Series(own))
+    totals = table.group_by("rank", "kind").agg(total=pl.col("work").sum())
+    usual = totals.filter(pl.col("rank").is_in(list(peers))).group_by("kind")
+    scales = (
+        totals.filter(pl.col("rank").is_in(list(ranks)) & (pl.col("total") > 0))
+        .join(usual.agg(usual=pl.col("total").median()), on="kind", how="inner")
+        .select("rank", "kind", scale=pl.col("usual") / pl.col("total"))
+    )
+    scaled = table.join(scales, on=["rank", "kind"], how="inner")
+    work, delay = durations.work.copy(), durations.delay.copy()
+    rows = scaled["row"].to_numpy()
+    work[rows] = np.round(scaled["work"].to_numpy() * scaled["scale"].to_numpy()).astype(np.int64)
+    delay[rows[~graph.heads[rows]]] = 0
+    return Durations(work=work, delay=delay)

@@ -9,13 +9,12 @@ import numpy as np
 import polars as pl
 
 from steptally.measure.stragglers.causes import Cause, Situation
-from steptally.measure.stragglers.ideal import levelled
+from steptally.measure.stragglers.ideal import as_peers, levelled
 from steptally.measure.stragglers.own_time import (
     LEAST_EFFECT,
     Floats,
     OwnTimes,
     effect,
-    nanmedian,
     ratio,
 )
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers, Program
@@ -47,6 +46,12 @@ def stage_causes(situation: Situation) -> Iterator[Cause]:
             fair=replace(situation.fair, work=work),
             factor=factor,
             least=float(slow.least[index]),
+            after=as_peers(
+                situation.graph,
+                situation.durations,
+                ranks,
+                [rank for rank in own.ranks if rank not in ranks],
+            ),
             evidence=(
                 (
                     f"the own work of stage {stage} takes {factor:.2f} times the mean of "
@@ -58,11 +63,20 @@ def stage_causes(situation: Situation) -> Iterator[Cause]:
 
 
 def _against_others(own: OwnTimes) -> Floats:
-    """Each stage's own time (rows) in each step over the mean of the other stages'."""
+    """Each stage's own time (rows) in each step over the mean of the other stages'.
+
+    A stage's is the lower quartile of its ranks', which slow workers do not move.
+    """
     stages = np.unique(own.stage)
-    times = np.array([nanmedian(own.whole[own.stage == stage].T) for stage in stages])
+    times = np.array([_quartile(own.whole[own.stage == stage]) for stage in stages])
     others = np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
     return ratio(times, others)
+
+
+def _quartile(values: Floats) -> Floats:
+    """By column, the lower quartile: the least of up to four."""
+    known = np.where(np.isnan(values), np.inf, values)
+    return np.asarray(np.sort(known, axis=0)[(len(values) - 1) // 4])
 
 
 def sequence_causes(situation: Situation) -> Iterator[Cause]:

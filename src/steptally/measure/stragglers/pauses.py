@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from steptally.measure.stragglers.causes import Cause, Situation
-from steptally.measure.stragglers.own_time import MAD_TO_SIGMA, Floats, nanmedian
+from steptally.measure.stragglers.causes import LEAST_OF_STEP, Cause, Situation
+from steptally.measure.stragglers.own_time import LEAST_EFFECT, MAD_TO_SIGMA, Floats, nanmedian
+from steptally.measure.stragglers.periods import FEWEST_TURNS, find_period
 from steptally.measure.stragglers.program import Integers
 from steptally.measure.stragglers.replay import Booleans, Durations
 from steptally.measure.stragglers.whereabouts import place_of
@@ -19,24 +20,50 @@ from steptally.measure.stragglers.workers import DOMINANT
 SPORADIC = 0.5
 # A step stands out from the rank's others by so many standard deviations, and at least by that.
 OUTLIER_SIGMAS, OUTLIER_LEAST = 5.0, 0.10
+# What happens once or twice is no cause to look for, unless it costs this part of the step.
+LEAST_OF_RARE = 0.10
 
 
 def pause_causes(situation: Situation) -> Iterator[Cause]:
-    """One cause for each rank that stands out from its own other steps, and one for all at once."""
+    """One cause for each rank that stands out from its own other steps, and one for all at once.
+
+    In all of its own time, or in its standing still alone, which varies less.
+    """
     own = situation.own
-    logs = np.log(np.maximum(own.whole, 1))
-    logs = logs - nanmedian(logs)[:, None]
-    everybody = nanmedian(logs.T)
-    if len(own.ranks) > 1:
-        logs = logs - everybody
-        every, out = range(len(own.ranks)), _stand_out(everybody[None])[0]
-        yield from _pauses(situation, every, out, _least(everybody[None]))
-    out, least = _stand_out(logs), _least(logs)
-    pausing = np.flatnonzero(out.any(axis=1) & (out.sum(axis=1) <= SPORADIC * len(own.steps)))
-    for index in pausing:
-        yield from _pauses(situation, [int(index)], out[index], least)
-    if pausing.size > 1:
-        yield from _pauses_here_and_there(situation, pausing, out, least)
+    for part in (own.whole, own.idle + own.first_idle):
+        logs = _over_usual(part, own.whole)
+        everybody = nanmedian(logs.T)
+        if len(own.ranks) > 1:
+            every, out = range(len(own.ranks)), _stand_out(everybody[None])[0]
+            yield from _pauses(situation, every, out, _least(everybody[None]))
+            logs = logs - everybody
+        out, least = _stand_out(logs), _least(logs)
+        pausing = np.flatnonzero(out.any(axis=1) & (out.sum(axis=1) <= SPORADIC * len(own.steps)))
+        if pausing.size > 1:
+            yield from _pauses_here_and_there(situation, pausing, out, least)
+        for index in pausing:
+            yield from _pauses(situation, [int(index)], out[index], least)
+        yield from _periodic(situation, logs)
+
+
+def _over_usual(part: Floats, whole: Floats) -> Floats:
+    """By rank and step, the logarithm of what own time would be if only this part varied, over
+    what it usually is."""
+    usual = nanmedian(whole)[:, None]
+    more = 1 + (part - nanmedian(part)[:, None]) / np.maximum(usual, 1)
+    return np.log(np.maximum(more, 1e-3))
+
+
+def _periodic(situation: Situation, logs: Floats) -> Iterator[Cause]:
+    """Ranks whose longest steps come at a fixed period."""
+    own = situation.own
+    for index, values in enumerate(logs):
+        if np.isnan(values).any():
+            continue
+        period = find_period(values, own.steps, looked_at=len(logs))
+        if period is not None:
+            least = 1 + LEAST_EFFECT
+            yield from _pauses(situation, [index], period.chosen, least)
 
 
 def _pauses_here_and_there(
@@ -61,12 +88,12 @@ def _pauses_here_and_there(
         place=place_of(ranks, situation.program.workers),
         rows=rows,
         fair=Durations(work=work, delay=delay),
-        factor=float(np.mean([cause.factor for cause in each])),
+        factor=max(cause.factor for cause in each),
         least=least,
         evidence=(
             (
                 f"{len(ranks)} ranks ({_shown(ranks)}) stand still now and then: "
-                f"steps {_shown(steps)}, {_when(steps)}"
+                f"steps {_shown(steps)}, {_when(_period(steps))}"
             ),
         ),
     )
@@ -100,6 +127,7 @@ def _pauses(
         return float(np.nanmean(of[list(indices)][:, out] - usual[:, None])) / 1e6
 
     whole, first = longer(own.whole), longer(own.first_idle)
+    period = _period(steps)
     usual_ns = float(np.nanmean(nanmedian(own.whole[list(indices)])))
     yield Cause(
         verdict="data-loading" if first > DOMINANT * whole else "pause",
@@ -108,10 +136,11 @@ def _pauses(
         fair=_as_in_other_steps(situation, steps),
         factor=1 + whole * 1e6 / usual_ns,
         least=least,
+        least_of_step=LEAST_OF_STEP if period or len(steps) >= FEWEST_TURNS else LEAST_OF_RARE,
         evidence=(
             (
                 f"{len(steps)} of {len(own.steps)} steps ({_shown(steps)}) take {whole:,.1f} ms "
-                f"longer than the others, {_when(steps)}"
+                f"longer than the others, {_when(period)}"
             ),
             f"{first:,.1f} ms of it pass before the first computing of the step",
         ),
@@ -122,8 +151,7 @@ def _shown(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
 
 
-def _when(steps: Sequence[int]) -> str:
-    period = _period(steps)
+def _when(period: int | None) -> str:
     return f"every {period} steps" if period else "at no fixed period"
 
 

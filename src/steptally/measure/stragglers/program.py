@@ -60,7 +60,8 @@ class Program:
     `before[i]` must have ended when `after[i]` starts (rows of `operations`, of one rank). All
     members of an instance must have started when one of them can end. `fused` pairs rows of one
     rank that were issued together and end together, as in a batch of messages (left, right): each
-    waits for the other's instance too. `continued` says that the steps follow one another without
+    waits for the other's instance too. `expert_bytes` is what each rank's experts got and gave
+    back, empty where nothing tells. `continued` says that the steps follow one another without
     a gap, so that a rank brings its lateness into the next one.
     """
 
@@ -71,6 +72,7 @@ class Program:
     fused: tuple[Integers, Integers] = field(
         default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64))
     )
+    expert_bytes: Mapping[int, int] = field(default_factory=dict)
     continued: bool = False
     notes: Sequence[str] = ()
 

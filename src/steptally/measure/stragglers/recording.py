@@ -19,6 +19,7 @@ from steptally.trace.intervals import EMPTY, Intervals
 # or a process group's queue. `collective` is one of COLLECTIVE_NAMES.
 # `group` is the best name known (Megatron's), `axis` what it joins (tp, cp, ep, dp, pp, tp-cp …),
 # `members` the global ranks, ascending; null where the recording does not tell.
+# `bytes` is the larger of what goes in and comes out of the rank, where the recording tells.
 # `sequence` counts a group's calls, equal on all members; null where it is not recorded.
 COMMUNICATIONS: Mapping[str, pl.DataType] = {
     "step": pl.Int64(),
@@ -31,6 +32,8 @@ COMMUNICATIONS: Mapping[str, pl.DataType] = {
     "source_rank": pl.Int64(),
     "destination_rank": pl.Int64(),
     "bytes": pl.Int64(),
+    "bytes_in": pl.Int64(),
+    "bytes_out": pl.Int64(),
     "enter_ns": pl.Int64(),
     "leave_ns": pl.Int64(),
 }

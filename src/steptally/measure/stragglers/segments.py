@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from steptally.measure.stragglers.clock import Clocks
+from steptally.measure.stragglers.experts import expert_bytes
 from steptally.measure.stragglers.program import (
     BACKWARD,
     FORWARD,
@@ -54,6 +55,7 @@ def program_of_recordings(
             after.append(second + offset)
             offset += len(table)
     operations = _with_shares(_with_passes(pl.concat(pieces)))
+    loads = expert_bytes(recordings, members)
     program = Program(
         operations=operations.select(pl.col(n).cast(t) for n, t in OPERATIONS.items()),
         before=np.concatenate(before),
@@ -64,6 +66,7 @@ def program_of_recordings(
             )
             for one in recordings
         },
+        expert_bytes=loads,
     )
     return continued(program)
 
@@ -151,8 +154,8 @@ def _own_work(
     begin, stop = cuts[:-1], cuts[1:]
     length = np.diff(cuts - covered_before(exposed, cuts))
     busy = np.diff(covered_before(timeline.compute, cuts))
-    # Its exposed part comes before where a wait ends inside it, and after where one begins.
-    waited_first = _covers(exposed, begin)
+    # Work comes before a wait that ends the piece, and after one that it begins in.
+    waited_first = _covers(exposed, begin) & ~np.isin(stop, waits_end)
     begin = np.where(waited_first, stop - length, begin)
     real = (length > 0) | np.isin(cuts[:-1], waits_end)
     last_backward = timeline.backward[-1, 1] if len(timeline.backward) else None

@@ -1,18 +1,21 @@
 """From suspicions to verdicts: what, once mended in the replay, brings lost time back.
 
-The cause that recovers most is taken first and mended; the others are looked at again in what is
-left, until none recovers a notable part. So a victim, whose lateness goes with the cause's, is
+The cause that is surest is taken first and mended; the others are looked at again in what is left,
+until none recovers a notable part. So a victim, whose lateness goes with the cause's, is
 never named, and two causes at once are told apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.excess import excess_delays
+from steptally.measure.stragglers.experts import expert_causes
 from steptally.measure.stragglers.ideal import ideal, mended, slowdown
 from steptally.measure.stragglers.imbalance import sequence_causes, stage_causes
 from steptally.measure.stragglers.links import link_causes
@@ -28,8 +31,6 @@ from steptally.measure.stragglers.replay import (
 from steptally.measure.stragglers.workers import rank_effects, worker_causes
 from steptally.tally.straggler_rows import ReplayRow, VerdictRow
 
-# A verdict must bring back this part of the step: as much as the replay may be off.
-LEAST_OF_STEP = 0.02
 # Lateness from before the recording is worth a word from this part of the step on.
 NOTABLE_INHERITED = 0.05
 MOST_VERDICTS = 8
@@ -95,38 +96,49 @@ def _verdicts(situation: Situation) -> tuple[VerdictRow, ...]:
     graph = situation.graph
     step_ns, ideal_ns = graph.step_times(situation.durations), graph.step_times(situation.fair)
     found: list[VerdictRow] = []
-    now, now_ns = situation, step_ns
+    named = set[tuple[str, tuple[int, ...]]]()
+    now = situation
     while len(found) < MOST_VERDICTS:
-        best, after, after_ns = _best(now, now_ns)
-        if best is None or np.mean(now_ns - after_ns) < LEAST_OF_STEP * np.mean(step_ns):
+        surest = _surest(now, float(np.mean(step_ns)), named)
+        if surest is None:
             break
-        found.append(_row(best, now_ns - after_ns, step_ns - ideal_ns))
-        now, now_ns = after, after_ns
-    return tuple(found)
+        cause, gained_ns = surest
+        named.add((cause.verdict, cause.place.ranks))
+        found.append(_row(cause, gained_ns, step_ns - ideal_ns))
+        after = cause.after or mended(now.durations, cause.fair, cause.rows)
+        now = replace(now, durations=after, before=now.as_recorded)
+    return tuple(sorted(found, key=lambda row: -(row.recovered_ns or 0)))
 
 
-def _best(now: Situation, now_ns: Integers) -> tuple[Cause | None, Situation, Integers]:
-    """The cause whose mending shortens the step most, and how it is then."""
-    best, after, after_ns = None, now, now_ns
-    for cause in _causes(now)[:MOST_REPLAYED]:
-        without = mended(now.durations, cause.fair, cause.rows)
-        without_ns = now.graph.step_times(without)
-        if np.mean(without_ns) < np.mean(after_ns):
-            best, after_ns = cause, without_ns
-            after = replace(now, durations=without, before=now.as_recorded)
-    return best, after, after_ns
+def _surest(
+    now: Situation, recorded_ns: float, named: Collection[tuple[str, tuple[int, ...]]]
+) -> tuple[Cause, Integers] | None:
+    """The cause that is farthest beyond noise of those that recover a notable part, and how much.
+
+    None that is `named` already: mending leaves its rank's noise as it was.
+
+    The surest and not the largest: once it is mended, what is left is easier to tell.
+    """
+    step_ns = now.graph.step_times(now.durations)
+    fresh = (c for c in _causes(now) if (c.verdict, c.place.ranks) not in named)
+    for cause in islice(fresh, MOST_REPLAYED):
+        gained_ns = step_ns - now.graph.step_times(mended(now.durations, cause.fair, cause.rows))
+        if np.mean(gained_ns) >= cause.least_of_step * recorded_ns:
+            return cause, gained_ns
+    return None
 
 
 def _causes(situation: Situation) -> list[Cause]:
-    """All suspicions, those of the largest factor first."""
+    """All suspicions, the surest first."""
     every = [
+        *expert_causes(situation),
         *worker_causes(situation),
         *stage_causes(situation),
         *sequence_causes(situation),
         *pause_causes(situation),
         *link_causes(situation),
     ]
-    return sorted(every, key=lambda cause: -cause.factor)
+    return sorted(every, key=lambda cause: -cause.certainty)
 
 
 def _row(cause: Cause, gained_ns: Integers, lost_ns: Integers) -> VerdictRow:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steptally.measure.stragglers.causes import Cause, Situation
-from steptally.measure.stragglers.ideal import levelled
+from steptally.measure.stragglers.ideal import as_peers, levelled, mended
 from steptally.measure.stragglers.own_time import (
     Effect,
     Floats,
@@ -17,7 +17,7 @@ from steptally.measure.stragglers.own_time import (
     ratio,
 )
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers
-from steptally.measure.stragglers.replay import Booleans
+from steptally.measure.stragglers.replay import Booleans, Durations
 from steptally.measure.stragglers.whereabouts import Place, together
 
 # Of a rank's excess over its peers, the part that must lie in one place to be called after it.
@@ -74,6 +74,7 @@ def _cause(situation: Situation, kind: _Kind, slow: Effect, place: Place) -> Cau
         fair=replace(fair, work=work),
         factor=factor,
         least=least,
+        after=_mended(situation, place, kind),
         phase="" if kind.verdict == "data-loading" else _phase(situation, place),
         evidence=(
             (
@@ -83,6 +84,19 @@ def _cause(situation: Situation, kind: _Kind, slow: Effect, place: Place) -> Cau
             kind.why,
         ),
     )
+
+
+def _mended(situation: Situation, place: Place, kind: _Kind) -> Durations:
+    """The durations without this cause: as the ranks' peers in what it slows."""
+    own = situation.own
+    stages = {own.stage[index] for index in _indices(situation, place)}
+    peers = [
+        rank
+        for rank, stage in zip(own.ranks, own.stage, strict=True)
+        if stage in stages and rank not in place.ranks
+    ]
+    scaled = as_peers(situation.graph, situation.durations, place.ranks, peers)
+    return mended(situation.durations, scaled, kind.rows)
 
 
 def _kind_of_excess(situation: Situation, place: Place, part: str) -> _Kind:

@@ -1,8 +1,8 @@
 """Makes a rank's compute take longer, in proportion to what it takes by itself.
 
 While a step runs, a clock measures this rank's own operators, and what they are to take beyond
-that is a debt, which the rank pays by spinning in the operator `steptally::injected_delay`. The
-operator is an interval of this rank's compute in a trace, holds its core as a slow device is held,
+that is a debt, which the rank pays by waiting in the operator `steptally::injected_delay`. The
+operator is an interval of this rank's compute in a trace, leaves the core to the other ranks,
 and multiplies no matrix, so FLOPs stay what they were.
 
 * Outside backward a `TorchFunctionMode` sees each function that Python calls, and nothing else:
@@ -31,6 +31,20 @@ DELAY_OPERATOR = "steptally::injected_delay"
 OUTSIDE = "outside"
 # The operator itself takes some microseconds: a debt below this one waits for more.
 _SMALLEST_DEBT_NS = 30_000
+# How late a sleep may end.
+_LATEST_WAKE_NS = 150_000
+
+
+def hold(duration_ns: int) -> None:
+    """Hold this thread for so long, and leave the core to the other ranks of a small machine.
+
+    A slow device takes nothing from its peers. The last part is spun, as a sleep ends late.
+    """
+    end = time.perf_counter_ns() + duration_ns
+    if duration_ns > _LATEST_WAKE_NS:
+        time.sleep((duration_ns - _LATEST_WAKE_NS) / 1e9)
+    while time.perf_counter_ns() < end:
+        pass
 
 
 def spin(duration_ns: int) -> None:
@@ -52,7 +66,7 @@ class SlowCompute(TorchFunctionMode):
         self.extra: Mapping[str, float] = {}
         self._library = torch.library.Library("steptally", "FRAGMENT")
         self._library.define("injected_delay(int duration_ns) -> ()")
-        self._library.impl("injected_delay", spin, "CompositeExplicitAutograd")
+        self._library.impl("injected_delay", hold, "CompositeExplicitAutograd")
         self._delay = torch.ops.steptally.injected_delay.default
         self._running = False
         self._phase = OUTSIDE
@@ -123,7 +137,7 @@ class SlowCompute(TorchFunctionMode):
         self._mark_ns, self._mark_apart_ns = time.perf_counter_ns(), self._apart_ns
 
     def _pay(self) -> None:
-        """Spin for the debt; what the operator took on top of that is owed less the next time."""
+        """Wait for the debt; what the operator took on top of that is owed less the next time."""
         began = time.perf_counter_ns()
         self._delay(round(self._debt_ns))
         paid_ns = time.perf_counter_ns() - began
