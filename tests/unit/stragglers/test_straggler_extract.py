@@ -97,6 +97,8 @@ def test_kernels_enter_when_they_start_and_carry_their_group_and_step(tmp_path):
         "source_rank": None,
         "destination_rank": None,
         "bytes": 2048,  # 1,024 elements of bf16
+        "bytes_in": 2048,
+        "bytes_out": 2048,
         "enter_ns": 40_000,
         "leave_ns": 70_000,
     }
