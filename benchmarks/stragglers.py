@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.pipelines import Pipeline, op_table
 
 from benchmarks.timing import Result
-from tests.pipelines import Pipeline, op_table
 
 STAGES, STEPS, MICROBATCHES = 8, 10, 32
 REPLICAS = (8, 32, 128)

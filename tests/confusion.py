@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -199,7 +200,9 @@ def run(trial: Trial, directory: Path) -> Path:
         if trial.stopped:
             made = _wait_for_directory(directory, process)
             pid = rank_pid(RunDirectory(made), trial.stopped[0])
-            stack.enter_context(slow_down(pid, trial.stopped[1]))
+            # Of ranks that share cores each has a part: it is this part that the fault shortens.
+            ranks_a_core = LAYOUTS[trial.layout]["world_size"] / len(os.sched_getaffinity(0))
+            stack.enter_context(slow_down(pid, trial.stopped[1] * max(ranks_a_core, 1.0)))
         status = process.wait(timeout=600)
         reader.join()
         if status:
