@@ -178,12 +178,12 @@ def clean(number: int, dice: random.Random) -> Trial:
     )
 
 
-def run(trial: Trial, directory: Path) -> Path:
-    """Run it; the run directory."""
+def run(trial: Trial, directory: Path, traced: int = TRACED) -> Path:
+    """Run it for so many traced steps; the run directory."""
     job = directory / "job.yaml"
     settings = {**JOB, **LAYOUTS[trial.layout], "seed": 1000 + trial.seed}
     job.write_text(json.dumps(settings))
-    steps = WARMUP + TRACED
+    steps = WARMUP + traced
     command = [sys.executable, "-m", "steptally", "run", str(job), "--directory", str(directory)]
     command += ["--steps", str(steps), "--warmup-steps", str(WARMUP)]
     command += ["--traced-steps", ",".join(map(str, range(WARMUP + 1, steps + 1)))]
