@@ -73,7 +73,7 @@ LAYOUTS = {
         **EXPERTS,
     },
 }
-WARMUP, TRACED = 2, 22
+WARMUP, TRACED = 2, 18
 FAULT_KINDS = (
     "slow-worker",
     "slow-worker",
