@@ -38,7 +38,8 @@ class Contention:
 
 def contention(work: pl.DataFrame, rank: int) -> Contention:
     """Compare a rank's kernels; `work` has the columns `family` and `operator_flops`."""
-    communication = _merged(work.filter(pl.col("kind") == "communication"))
+    work = work.select("kind", "family", "start_ns", "end_ns", *_SAME_WORK)
+    communication = _merged(_times(work, "communication"))
     kernels = work.filter((pl.col("kind") == "compute") & pl.col("family").is_in(COMPARED))
     if not communication.size or kernels.is_empty():
         missing = "communication" if not communication.size else "GEMM or attention kernel"
@@ -65,7 +66,8 @@ def contention(work: pl.DataFrame, rank: int) -> Contention:
         ContentionRow(rank=rank, factor=row["overlapped_median_ns"] / row["alone_median_ns"], **row)
         for row in measured.iter_rows(named=True)
     )
-    return Contention(rows=rows[:MOST_ROWS], net_gain=_net_gain(work, timed, measured, rows, rank))
+    net_gain = _net_gain(work, communication, timed, measured, rows, rank)
+    return Contention(rows=rows[:MOST_ROWS], net_gain=net_gain)
 
 
 def _measured_both_ways(timed: pl.DataFrame) -> pl.DataFrame:
@@ -97,13 +99,13 @@ def _measured_both_ways(timed: pl.DataFrame) -> pl.DataFrame:
 
 def _net_gain(
     work: pl.DataFrame,
+    communication: Intervals,
     timed: pl.DataFrame,
     measured: pl.DataFrame,
     rows: tuple[ContentionRow, ...],
     rank: int,
 ) -> NetGainRow:
-    communication = _merged(work.filter(pl.col("kind") == "communication"))
-    compute = _merged(work.filter(pl.col("kind") == "compute"))
+    compute = _merged(_times(work, "compute"))
     hidden = intersect(communication, compute)
     keys = measured.select(_SAME_WORK)
     compared = _merged(
@@ -122,6 +124,10 @@ def _net_gain(
         factor=under / without,
         covered_share=total(intersect(hidden, compared)) / max(total(hidden), 1),
     )
+
+
+def _times(work: pl.DataFrame, kind: str) -> pl.DataFrame:
+    return work.select("start_ns", "end_ns").filter(work["kind"] == kind)
 
 
 def _merged(work: pl.DataFrame) -> Intervals:

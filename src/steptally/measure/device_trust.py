@@ -11,6 +11,7 @@ from steptally.measure.launch_calls import (
     is_graph_launch,
     kernel_launches,
     unseen_replays,
+    without_work,
 )
 from steptally.measure.step_finding import FoundSteps
 from steptally.measure.trust import BUSY_BASED, DOWNGRADED, GOOD, NOTED, judged
@@ -25,7 +26,7 @@ LONGEST_NS = 3_600 * 10**9
 # Clocks of host and device that agree to this do not move a gap from one cause to another.
 CLOCKS_AGREE_NS = 10_000
 
-_PLACED = ("device", "stream", "start_ns", "end_ns")
+_PLACED = ("queue", "start_ns", "end_ns")
 LAUNCH_BASED = "gaps, steps of work without a launch"
 
 
@@ -67,13 +68,13 @@ def _unlinked(work: pl.DataFrame, rank: int) -> TrustRow:
 def _lost(work: pl.DataFrame, launches: pl.DataFrame, rank: int) -> TrustRow:
     """Launched kernels of which the device shows nothing; a graph's launch is no kernel's."""
     kernels = kernel_launches(launches)
-    lost = kernels.join(work.select("correlation"), on="correlation", how="anti")
+    lost = len(without_work(kernels, work))
     return judged(
         rank,
         "lost",
-        len(lost),
+        lost,
         len(kernels),
-        f"{len(lost):,} of {len(kernels):,} launched kernels were not recorded on the device",
+        f"{lost:,} of {len(kernels):,} launched kernels were not recorded on the device",
         BUSY_BASED,
     )
 
@@ -84,10 +85,11 @@ def _overlong(work: pl.DataFrame, recording: TimeRow, rank: int) -> TrustRow:
     Streams run in order, so that such a duration is corrupt (TraceLens#669); replays of graphs run
     branches side by side and are left out.
     """
-    ordered = work.filter(~is_graph_launch().fill_null(False) & (pl.col("kind") != "graph"))
+    in_order = ~is_graph_launch(work) & (work["kind"] != "graph")
+    ordered = work.select(_PLACED).filter(in_order)
     held = 0
     spans: list[tuple[int, int]] = []
-    for stream in ordered.select(_PLACED).partition_by("device", "stream"):
+    for stream in ordered.partition_by("queue"):
         start, end = stream["start_ns"].to_numpy(), stream["end_ns"].to_numpy()
         # Of the later starts, those before this end: all but the last are held entirely, as far
         # as they themselves run in order.
@@ -112,22 +114,20 @@ def _overlong(work: pl.DataFrame, recording: TimeRow, rank: int) -> TrustRow:
 
 def _same_stream(work: pl.DataFrame, rank: int) -> TrustRow:
     """Neighbours on one stream that overlap: programmatic dependent launch, branches of graphs."""
-    ordered = work.select(  # by start, as work is
-        "start_ns", "end_ns", before_ns=pl.col("end_ns").shift(1).over("device", "stream")
-    )
-    overlap = ordered.drop_nulls("before_ns").select(
-        overlap_ns=pl.min_horizontal("before_ns", "end_ns") - pl.col("start_ns")
-    )
-    overlap = overlap.filter(pl.col("overlap_ns") > 0)
-    duration_ns = int(overlap["overlap_ns"].cast(pl.Int128).sum())
+    ordered = work.select(_PLACED).sort("queue", maintain_order=True)  # by start, as work is
+    queue, start, end = (ordered[name].to_numpy() for name in _PLACED)
+    overlap_ns = np.minimum(end[:-1], end[1:]) - start[1:]
+    overlap_ns = overlap_ns[(queue[:-1] == queue[1:]) & (overlap_ns > 0)]
+    count = overlap_ns.size
+    duration_ns = int(pl.Series(overlap_ns).cast(pl.Int128).sum())
     return TrustRow(
         rank=rank,
         check="same-stream overlaps",
-        count=len(overlap),
+        count=count,
         of=len(work),
-        verdict=NOTED if len(overlap) else GOOD,
-        finding=f"{len(overlap):,} pieces of work begin before the one ahead on their stream ends",
-        affects="sums of kernels' durations (unions are right)" if len(overlap) else "",
+        verdict=NOTED if count else GOOD,
+        finding=f"{count:,} pieces of work begin before the one ahead on their stream ends",
+        affects="sums of kernels' durations (unions are right)" if count else "",
         duration_ns=duration_ns,
     )
 
@@ -179,9 +179,10 @@ def _replays(
 
 def _captures(launches: pl.DataFrame, found: FoundSteps, rank: int) -> TrustRow:
     """Graphs captured while recording: their steps are no steps to measure."""
-    calls = capturing_calls(launches)["launch_start_ns"].to_numpy()
-    windows = found.windows.iter_rows()
-    steps = [step for step, start, end in windows if ((start <= calls) & (calls < end)).any()]
+    calls = np.sort(capturing_calls(launches)["launch_start_ns"].to_numpy())
+    starts, ends = (found.windows[name].to_numpy() for name in ("start_ns", "end_ns"))
+    holds = np.searchsorted(calls, starts) < np.searchsorted(calls, ends)
+    steps = found.windows["step"].filter(pl.Series(holds)).to_list()
     where = f" in step {number_ranges(steps)}" if steps and found.launched else ""
     return TrustRow(
         rank=rank,

@@ -11,46 +11,68 @@ import polars as pl
 
 from steptally.measure.overlap import DEVICE_WORK
 from steptally.measure.step_finding import FoundSteps
+from steptally.trace.first_places import NOWHERE, first_places
 
 _KEPT = (
-    "event", "device", "stream", "start_ns", "end_ns", "name", "kind", "group", "collective",
+    "device", "stream", "start_ns", "end_ns", "name", "kind", "group", "collective",
     "correlation", "graph", "launch_shape",
 )  # fmt: skip
+_OF_LAUNCH = ("thread", "launch_start_ns", "launch_end_ns", "launch_name")
+# ROCm writes a correlation of 0 where it knows no call.
+_KNOWN_CORRELATION = pl.when(pl.col("correlation") > 0).then("correlation")
 
 
 def host_launches(events: pl.DataFrame) -> pl.DataFrame:
-    """The runtime's calls: event, thread, launch_start_ns, launch_end_ns, launch_name, correlation.
+    """The runtime's calls: event, thread, launch_name, launch_start_ns, launch_end_ns, correlation.
 
-    A correlation of 0 is none (ROCm writes it where it knows no call).
+    Names are an `Enum` of those that occur (`coded`).
     """
-    return (
-        events.with_row_index("event")
-        .filter(pl.col("kind") == "launch")
-        .select(
-            "event",
-            "thread",
-            launch_start_ns="start_ns",
-            launch_end_ns="end_ns",
-            launch_name="name",
-            correlation=pl.when(pl.col("correlation") > 0).then("correlation"),
-        )
+    rows = (events["kind"] == "launch").arg_true()
+    calls = events.select("thread", "start_ns", "end_ns", "name", "correlation")[rows]
+    return calls.select(
+        rows.alias("event"),
+        "thread",
+        coded(calls["name"]).alias("launch_name"),
+        launch_start_ns="start_ns",
+        launch_end_ns="end_ns",
+        correlation=_KNOWN_CORRELATION,
     )
 
 
 def device_work(events: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """The device's work by start, each row with the columns of its launch (null without one)."""
-    work = (
-        events.with_row_index("event")
-        .filter(pl.col("kind").is_in(DEVICE_WORK))
-        .select(_KEPT)
-        .with_columns(correlation=pl.when(pl.col("correlation") > 0).then("correlation"))
+    """The device's work by start, each row with the columns of its launch (null without one).
+
+    `queue` numbers its stream: streams of one number on different devices are not the same.
+    """
+    rows = events["kind"].is_in(DEVICE_WORK).arg_true()
+    start, end = (events[name].gather(rows).to_numpy() for name in ("start_ns", "end_ns"))
+    rows = rows.gather(np.lexsort((end, start)))
+    work = events.select(_KEPT)[rows].with_columns(
+        rows.alias("event"), correlation=_KNOWN_CORRELATION
     )
-    linked = launches.drop_nulls("correlation").unique(
-        "correlation", keep="first", maintain_order=True
+    place = pl.Series(first_places(launches["correlation"], work["correlation"]))
+    launch = place.set(place == NOWHERE, None)
+    called = launches.select(pl.col(_OF_LAUNCH).gather(launch))
+    return work.with_columns(
+        _queue(work), coded(work["name"]), coded(work["launch_shape"]), *called
     )
-    return work.join(linked.drop("event"), on="correlation", how="left").sort(
-        "start_ns", "end_ns", "event"
-    )
+
+
+def _queue(work: pl.DataFrame) -> pl.Series:
+    """A number of each row's stream, in the order of devices and their streams."""
+    streams = work.select("device", "stream").unique().sort("device", "stream")
+    numbered = streams.with_row_index("queue")
+    return work.join(
+        numbered, on=("device", "stream"), how="left", maintain_order="left", nulls_equal=True
+    )["queue"]
+
+
+def coded(texts: pl.Series) -> pl.Series:
+    """The texts as numbers of the distinct ones, in alphabetical order.
+
+    They group, compare and sort as before, many times faster.
+    """
+    return texts.cast(pl.Enum(texts.unique().drop_nulls().sort()))
 
 
 def with_steps(work: pl.DataFrame, found: FoundSteps) -> pl.DataFrame:

@@ -16,14 +16,14 @@ from steptally.tally import FusionRow
 MEMORY_BOUND = ("elementwise", "norm", "reduction", "copy")
 # Chains of one rank that are kept: the longest in time.
 MOST_CHAINS = 50
-_PLACE = ("device", "stream", "step")
+_PLACE = ("queue", "step")
 
 
 def fusion_rows(work: pl.DataFrame, rank: int) -> list[FusionRow]:
     """The chains of a rank, those with the most time first; equal chains are counted together.
 
-    `work` has the columns `family`, `step` and those of `operand_sizes`. A chain ends at a step's
-    end, and at any other work of its stream.
+    `work` has the columns `queue`, `family`, `step` and those of `operand_sizes`. A chain ends at a
+    step's end, and at any other work of its stream.
     """
     bound = (pl.col("kind") == "compute") & pl.col("family").is_in(MEMORY_BOUND)
     needed = work.select(
@@ -34,7 +34,7 @@ def fusion_rows(work: pl.DataFrame, rank: int) -> list[FusionRow]:
         bound=bound,
         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
     )
-    placed = needed.sort("device", "stream", maintain_order=True)  # by start, as work is
+    placed = needed.sort("queue", maintain_order=True)  # by start, as work is
     paired = _paired(placed)
     breaks = pl.any_horizontal(
         pl.col("bound", *_PLACE).ne_missing(pl.col("bound", *_PLACE).shift(1)),
@@ -62,6 +62,7 @@ def fusion_rows(work: pl.DataFrame, rank: int) -> list[FusionRow]:
             total_ns=pl.col("duration_ns").cast(pl.Int128).sum(),
             saved_bytes=pl.when(pl.col("told").any()).then(pl.col("saved").sum()),
         )
+        .cast({"chain": pl.List(pl.String)})
         .sort("total_ns", pl.col("chain").list.join(" "), descending=[True, False])
         .head(MOST_CHAINS)
     )

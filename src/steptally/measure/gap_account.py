@@ -32,8 +32,8 @@ def gap_row(
     gaps = find_gaps(work)
     shares = gap_shares(gaps, work, events, launches)
     idle_ns, untold_ns = int(gaps.length_ns.sum()), int(shares.untold.sum())
-    kernels = work.filter(pl.col("kind") == "compute")
-    duration_ns = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    is_kernel = (work["kind"] == "compute").to_numpy()
+    duration_ns = (work["end_ns"] - work["start_ns"]).to_numpy()[is_kernel]
     short = duration_ns < SHORT_KERNEL_NS
     is_told = untold_ns <= MOST_UNTOLD * idle_ns
     return GapRow(
@@ -47,7 +47,7 @@ def gap_row(
         no_work_ns=int(shares.no_work.sum()),
         untold_ns=untold_ns,
         gaps=gaps.start_ns.size,
-        kernels=len(kernels),
+        kernels=duration_ns.size,
         short_kernels=int(short.sum()),
         short_kernels_ns=int(duration_ns[short].sum()),
         graph_launches=len(graph_launches(launches)),
@@ -65,7 +65,7 @@ def _recoverable_ns(
     by one, and no call came between their launches that capture forbids.
     """
     kernel = work["kind"].is_in(("compute", "communication")).to_numpy()
-    replayed = work.select(is_graph_launch().fill_null(False)).to_series().to_numpy()
+    replayed = is_graph_launch(work).to_numpy()
     step = work["step"].fill_null(-1).to_numpy()
     before, after = gaps.previous, gaps.following
     can_hold = kernel[before] & kernel[after] & ~replayed[before] & ~replayed[after]

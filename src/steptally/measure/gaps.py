@@ -149,8 +149,7 @@ def _silent_replay(gaps: Gaps, work: pl.DataFrame) -> Flags:
 
     A replay that is recorded as one whole (kind `graph`) has no silent part.
     """
-    in_parts = is_graph_launch().fill_null(False) & (pl.col("kind") != "graph")
-    replayed = work.select(in_parts).to_series().to_numpy()
+    replayed = (is_graph_launch(work) & (work["kind"] != "graph")).to_numpy()
     queued = gaps.launched_ns <= gaps.start_ns
     return replayed[gaps.following] & queued & (gaps.length_ns > LONGEST_TURNAROUND_NS)
 
@@ -164,9 +163,13 @@ def _host_collectives(gaps: Gaps, events: pl.DataFrame) -> Int64s:
 
 def _what_came_before(gaps: Gaps, work: pl.DataFrame) -> tuple[Flags, Flags]:
     """Whether a gap follows communication of another stream, and whether its own stream's work."""
-    stream = work.select(pl.struct("device", "stream").rank("dense")).to_series().to_numpy()
     communication = (work["kind"] == "communication").to_numpy()
-    same = stream[gaps.previous] == stream[gaps.following]
+    places = work.select("device", "stream")
+    before, after = places[gaps.previous], places[gaps.following]
+    same_device, same_stream = (
+        before[name].eq_missing(after[name]).to_numpy() for name in places.columns
+    )
+    same = same_device & same_stream
     return communication[gaps.previous] & ~same, same
 
 

@@ -30,9 +30,8 @@ def kernel_shapes(trace: Trace, work: pl.DataFrame, families: pl.Series) -> pl.D
     operator's rate.
     """
     operators = _products(trace)
-    nothing = pl.DataFrame({name: [None] * len(work) for name in _COLUMNS}, schema=_COLUMNS)
     if operators.is_empty():
-        return nothing
+        return pl.DataFrame(schema=_COLUMNS).clear(len(work))
     linked = launching_operators(work.with_columns(family=families), operators)
     multiplying = linked.filter(pl.col("family").is_in(MULTIPLYING))
     # A library's own names tell nothing: an operator without a known kernel has it among others.
@@ -64,13 +63,16 @@ def launching_operators(work: pl.DataFrame, operators: pl.DataFrame) -> pl.DataF
     `row` is the place in `work`, `duration_ns` the kernel's. Of operators (thread, start_ns,
     end_ns, …) around a launch the one that began last is taken; a kernel after it ended has none.
     """
-    kernels = (
-        work.with_row_index("row")
-        .filter((pl.col("kind") == "compute") & pl.col("launch_start_ns").is_not_null())
-        .with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    )
+    launched = (work["kind"] == "compute") & work["launch_start_ns"].is_not_null()
     return (
-        kernels.select("row", "family", "thread", "launch_start_ns", "duration_ns")
+        work.select(
+            "family",
+            "thread",
+            "launch_start_ns",
+            duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        )
+        .with_row_index("row")
+        .filter(launched)
         .sort("launch_start_ns")
         .join_asof(
             operators.sort("start_ns"),

@@ -14,23 +14,24 @@ import polars as pl
 from steptally.job.device import Device
 from steptally.tally import FamilyRow, KernelRow
 from steptally.trace.dtypes import short_dtype
+from steptally.trace.kind_rules import FAMILIES
 from steptally.trace.kinds import Rules
+from steptally.trace.schema import KINDS
 
+# In alphabetical order, so that they sort as texts do.
+_FAMILY = pl.Enum(sorted({*FAMILIES, *KINDS, "memcpy"}))
 _TENSOR_FLOAT = ("tf32", "s1688", "TF32")
 
 
 def with_families(work: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """`work` with the column `family`: of compute that of its name, of all else its kind."""
-    names = work.filter(pl.col("kind") == "compute")["name"].unique().to_list()
-    by_name = {name: rules.family(name) for name in names}
-    family = (
-        pl.when(pl.col("kind") == "compute")
-        .then(pl.col("name").replace_strict(by_name, default="other", return_dtype=pl.String))
-        .when(pl.col("kind") == "copy")
-        .then(pl.lit("memcpy"))
-        .otherwise(pl.col("kind").cast(pl.String))
-    )
-    return work.with_columns(family=family)
+    names = work["name"].dtype.categories  # type: ignore[attr-defined]
+    by_name = [rules.family(name) for name in names]
+    by_kind = ["memcpy" if kind == "copy" else kind for kind in KINDS]
+    of_name = pl.Series(by_name, dtype=_FAMILY).gather(work["name"].to_physical())
+    of_kind = pl.Series(by_kind, dtype=_FAMILY).gather(work["kind"].to_physical())
+    is_kernel = work["kind"] == "compute"
+    return work.with_columns(family=of_name.fill_null("other").zip_with(is_kernel, of_kind))
 
 
 def kernel_rows(work: pl.DataFrame, rank: int) -> list[KernelRow]:
@@ -77,7 +78,7 @@ _COUNTED = ("name", "family", "count", "total_ns", "median_ns", "min_ns", "max_n
 
 def family_rows(work: pl.DataFrame, rank: int) -> list[FamilyRow]:
     """One row for each family of kernels and each kind of copy, the longest first."""
-    timed = work.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    timed = work.select("family", duration_ns=pl.col("end_ns") - pl.col("start_ns"))
     whole_ns = int(timed["duration_ns"].cast(pl.Int128).sum())
     grouped = timed.group_by("family").agg(
         count=pl.len(), total_ns=pl.col("duration_ns").cast(pl.Int128).sum()
@@ -115,9 +116,11 @@ def on_device(rows: Iterable[KernelRow], device: Device) -> tuple[list[KernelRow
 
 
 def _kernels(work: pl.DataFrame) -> pl.DataFrame:
-    return work.filter(pl.col("kind").is_in(("compute", "communication"))).with_columns(
-        duration_ns=pl.col("end_ns") - pl.col("start_ns")
-    )
+    is_kernel = work["kind"].is_in(("compute", "communication"))
+    return work.select(
+        "name", "family", "flops", "bytes", "moved_bytes", "dtype",
+        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+    ).filter(is_kernel)  # fmt: skip
 
 
 def with_rate(row: KernelRow) -> KernelRow:

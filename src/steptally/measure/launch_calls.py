@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from steptally.trace.first_places import NOWHERE, first_places
+
 _GRAPH = r"(?i)GraphLaunch"
 # Calls that return only when the device has done what it was given before.
 _SYNCHRONISES = (
@@ -20,9 +22,9 @@ _LAUNCHES = r"Launch"
 _NO_KERNEL = rf"{_GRAPH}|HostFunc|MultiDevice|LaunchAttribute"
 
 
-def is_graph_launch() -> pl.Expr:
-    """Whether a launch replays a CUDA or HIP graph."""
-    return pl.col("launch_name").str.contains(_GRAPH)
+def is_graph_launch(work: pl.DataFrame) -> pl.Series:
+    """Whether the launch of each row replays a CUDA or HIP graph; false where none is known."""
+    return _named(work, _GRAPH).fill_null(False)
 
 
 def graph_launches(launches: pl.DataFrame) -> pl.DataFrame:
@@ -35,7 +37,12 @@ def unseen_replays(work: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     replays = graph_launches(launches)
     if replays.is_empty():
         return replays
-    return replays.join(work.select("correlation").unique(), on="correlation", how="anti")
+    return without_work(replays, work)
+
+
+def without_work(launches: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The calls of which no work of the device was recorded."""
+    return launches.filter(first_places(work["correlation"], launches["correlation"]) == NOWHERE)
 
 
 def capturing_calls(launches: pl.DataFrame) -> pl.DataFrame:
@@ -63,8 +70,10 @@ def launching_threads(work: pl.DataFrame) -> list[int | None]:
     return work.filter(pl.col("launch_start_ns").is_not_null())["thread"].unique().to_list()
 
 
-def _named(launches: pl.DataFrame, pattern: str, but: str = r"$^") -> pl.Expr:
+def _named(launches: pl.DataFrame, pattern: str, but: str = r"$^") -> pl.Series:
     """Matches each distinct name once: a recording has hundreds of thousands of calls."""
-    names = launches["launch_name"].unique()
-    wanted = names.filter(names.str.contains(pattern) & ~names.str.contains(but))
-    return pl.col("launch_name").is_in(wanted.implode())
+    name = launches["launch_name"]
+    distinct = name.unique()
+    texts = distinct.cast(pl.String)
+    wanted = distinct.filter(texts.str.contains(pattern) & ~texts.str.contains(but))
+    return name.is_in(wanted.implode())

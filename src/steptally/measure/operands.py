@@ -38,8 +38,7 @@ def operand_sizes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     shaped = trace.operators.drop_nulls("dimensions")
     if shaped.is_empty():
-        nothing = {"operator": pl.UInt32(), **_SIZES}
-        return pl.DataFrame({name: [None] * len(kernels) for name in nothing}, schema=nothing)
+        return pl.DataFrame(schema={"operator": pl.UInt32(), **_SIZES}).clear(len(kernels))
     operators = (
         trace.events.select("thread", "start_ns", "end_ns", "kind", operator_name="name")[
             shaped["event"]

@@ -88,11 +88,12 @@ def host_activity(events: pl.DataFrame) -> Activity:
 
 def device_activity(events: pl.DataFrame) -> Activity:
     """What these events kept a device busy with, over all its streams."""
+    kind, events = events["kind"], events.select("start_ns", "end_ns", "group")
     return Activity(
-        compute=_merged(events.filter(pl.col("kind") == "compute")),
-        communication=_merged_by_group(events.filter(pl.col("kind") == "communication")),
-        copies=_merged(events.filter(pl.col("kind").is_in(("copy", "memset")))),
-        graphs=_merged(events.filter(pl.col("kind") == "graph")),
+        compute=_merged(events.filter(kind == "compute")),
+        communication=_merged_by_group(events.filter(kind == "communication")),
+        copies=_merged(events.filter(kind.is_in(("copy", "memset")))),
+        graphs=_merged(events.filter(kind == "graph")),
     )
 
 
@@ -131,9 +132,9 @@ def device_rows(work: pl.DataFrame, *, rank: int, steps: Sequence[int]) -> list[
         each = [lanes[lane,].with_columns(lane=pl.lit(0, pl.Int64)) for lane in spans["lane"]]
         rows = zip(each, steps, strict=True)
         return [device_rows(own, rank=rank, steps=[step])[0] for own, step in rows]
-    moved = work.join(spans, on="lane", how="left").with_columns(
-        pl.col("start_ns", "end_ns") - pl.col("begin") + pl.col("lane") * width
-    )
+    lane = work["lane"].to_numpy()
+    shift = pl.Series(lane * width - spans["begin"].to_numpy()[lane])
+    moved = work.select("kind", "group", pl.col("start_ns", "end_ns") + shift)
     instances = _instances(work)
     rows_of = [
         RowOf(rank=rank, step=step, span_ns=end - begin, instances=instances.get(lane, {}))
@@ -144,10 +145,9 @@ def device_rows(work: pl.DataFrame, *, rank: int, steps: Sequence[int]) -> list[
 
 def _instances(events: pl.DataFrame) -> dict[int, dict[str, int]]:
     """The number of collectives by lane and group: several transfers of one collective are one."""
-    moving = events.with_row_index("row").filter(
-        pl.col("kind").is_in(("communication", "transfer"))
-    )
-    each_once = moving.unique(
+    moves = events["kind"].is_in(("communication", "transfer"))
+    moving = events.select("lane", "group", "collective").filter(moves)
+    each_once = moving.with_row_index("row").unique(
         ["lane", pl.coalesce("collective", -1 - pl.col("row").cast(pl.Int64))]
     )
     counts: dict[int, dict[str, int]] = {}

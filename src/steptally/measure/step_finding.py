@@ -150,15 +150,24 @@ def _periods(work: pl.DataFrame) -> npt.NDArray[np.int64]:
     """
     rows = np.flatnonzero(work["kind"].is_in(("compute", "communication")).to_numpy())
     kernels = work.select("name", "start_ns", "end_ns")[rows]
-    code = kernels["name"].cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
-    period = _period(code)
+    period = _period(_in_order_of_appearance(kernels["name"]))
     if not period:
         return np.empty(0, dtype=np.int64)
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     pause = np.concatenate(([0], start[1:] - np.maximum.accumulate(end)[:-1]))
-    whole = code.size // period * period
+    whole = rows.size // period * period
     typical = np.median(pause[:whole].reshape(-1, period), axis=0)
     return rows[int(typical.argmax()) :: period]
+
+
+def _in_order_of_appearance(names: pl.Series) -> npt.NDArray[np.int64]:
+    """Each name as a number: 0 the first one's, 1 that of the next that is another, and so on."""
+    code = names.to_physical().to_numpy()
+    distinct = names.unique(maintain_order=True).to_physical().to_numpy()
+    number = np.zeros(int(code.max(initial=0)) + 1, dtype=np.int64)
+    number[distinct] = np.arange(distinct.size)
+    appeared: npt.NDArray[np.int64] = number[code]
+    return appeared
 
 
 def _period(code: npt.NDArray[np.int64]) -> int:

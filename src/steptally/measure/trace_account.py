@@ -175,6 +175,9 @@ def _source(trace: Trace, rank: int, device_events: int, steps: str) -> SourceRo
 
 
 def _with_axes(times: RecordedTimes, facts: Mapping[str, GroupFacts]) -> RecordedTimes:
+    if not facts:
+        return times
+
     def known(rows: tuple[TimeRow, ...]) -> tuple[TimeRow, ...]:
         return tuple(with_axes(row, facts) for row in rows)
 
@@ -185,13 +188,12 @@ def _with_axes(times: RecordedTimes, facts: Mapping[str, GroupFacts]) -> Recorde
 
 
 def _unattributed(trace: Trace) -> list[str]:
-    lost = trace.events.filter(
-        (pl.col("group") == UNATTRIBUTED) & (pl.col("kind").is_in(("communication", "transfer")))
-    )
-    if lost.is_empty():
+    communicates = trace.events["kind"].is_in(("communication", "transfer"))
+    lost = int((trace.events["group"].filter(communicates) == UNATTRIBUTED).sum())
+    if not lost:
         return []
     if trace.collectives.is_empty():
         why = "the trace names no process groups (newer versions of PyTorch write them)"
     else:
         why = "their events carry no group, and nothing else tells it"
-    return [f"{len(lost):,} collectives are unattributed: {why}"]
+    return [f"{lost:,} collectives are unattributed: {why}"]

@@ -80,15 +80,11 @@ def covered_before(intervals: Intervals, times: npt.NDArray[np.int64]) -> npt.ND
 
 def _where_covered(left: Intervals, right: Intervals, in_left: int, in_right: int) -> Intervals:
     """The stretches between neighbouring edges that `left` and `right` cover as asked (1 or 0)."""
+    edges = np.concatenate((left.ravel(), right.ravel()))
     # Both are sorted, and so is what a stable sort merges them to; an edge of both stands twice.
-    edges = np.sort(np.concatenate((left.ravel(), right.ravel())), kind="stable")
-    if edges.size < 2:
-        return EMPTY
-    wanted = (_covers(left, edges) == in_left) & (_covers(right, edges) == in_right)
-    wanted = wanted[:-1]  # nothing is covered after the last edge
-    return merge(edges[:-1][wanted], edges[1:][wanted])
-
-
-def _covers(intervals: Intervals, points: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """1 for each point inside the set, else 0: an odd number of its edges lie at or before it."""
-    return np.searchsorted(intervals.ravel(), points, side="right") % 2
+    order = np.argsort(edges, kind="stable")
+    edges, is_of_left = edges[order], order < left.size
+    passed = np.cumsum(is_of_left)
+    # Inside a set, the number of its edges so far is odd; nothing is covered after the last edge.
+    wanted = (passed & 1 == in_left) & (np.arange(1, edges.size + 1) - passed & 1 == in_right)
+    return merge(edges[:-1][wanted[:-1]], edges[1:][wanted[:-1]])

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from steptally.trace.first_places import NOWHERE, first_places
 from steptally.trace.kinds import step_number
 from steptally.trace.schema import DEVICE_KINDS
 
@@ -57,9 +58,8 @@ def _step_of_launch(
     """The step of the first host call with the correlation of each row in `work`."""
     launches = (events["kind"] == "launch") & events["correlation"].is_not_null()
     rows = np.flatnonzero(launches.to_numpy())
-    called, first = np.unique(events["correlation"].gather(rows).to_numpy(), return_index=True)
-    if called.size == 0:
+    if rows.size == 0:
         return np.full(work.size, NO_STEP)
-    wanted = events["correlation"].gather(work).fill_null(NO_STEP).to_numpy()
-    place = np.minimum(np.searchsorted(called, wanted), called.size - 1)
-    return np.where(called[place] == wanted, own[rows[first[place]]], NO_STEP)
+    correlation = events["correlation"]
+    place = first_places(correlation.gather(rows), correlation.gather(work))
+    return np.where(place == NOWHERE, NO_STEP, own[rows[place]])
