@@ -28,8 +28,10 @@ def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     start, end = start[real], end[real]
     if start.size == 0:
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
+    if (start[1:] < start[:-1]).any():  # a device's work comes by start
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
     last = np.concatenate((first[1:] - 1, [start.size - 1]))
     return np.stack((start[first], reach[last]), axis=1)
