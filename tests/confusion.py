@@ -45,10 +45,9 @@ JOB = {
     "hidden_dropout": 0.0,
 }
 EXPERTS = {
-    "num_experts": 4,
+    "num_experts": 8,
     "moe_ffn_hidden_size": 1536,
     "moe_token_dispatcher_type": "alltoall",
-    "moe_router_topk": 1,
 }
 # World and parallel sizes; every rank has peers, so that a slow one can be told from its stage.
 LAYOUTS = {
@@ -130,12 +129,12 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
             seed=number,
         )
     if kind == "expert-hot-spot":
-        expert = dice.randrange(4)
-        share = round(dice.uniform(0.75, 0.95), 2)
+        expert = dice.randrange(8)
+        share = round(dice.uniform(0.8, 0.98), 2)
         return Trial(
             layout="dp4 ep2",
             verdict=kind,
-            coordinates={"ep": expert // 2},
+            coordinates={"ep": expert // 4},
             inject=f"imbalanced-experts={expert}:{share}",
             seed=number,
         )

@@ -89,12 +89,13 @@ def own_times(program: Program, durations: Durations, phase: str | None = None) 
         opens=pl.int_range(pl.len()).over("rank", "step") == 0,
     )
     still = pl.col("length") - pl.col("busy")
-    first = (pl.col("part") == "data") | pl.col("opens")
+    # What is known to precede the model, and the delay of whatever opens the step.
+    first = pl.when(pl.col("part") == "data").then(still).when("opens").then("late").otherwise(0)
     sums = table.group_by("rank", "step").agg(
         whole=pl.col("length").sum(),
         busy=pl.col("busy").sum(),
-        first_idle=still.filter(first).sum(),
-        idle=still.filter(~first).sum(),
+        first_idle=first.sum(),
+        idle=(still - first).sum(),
         expert=pl.col("length").filter(pl.col("part") == "expert").sum(),
     )
     ranks, steps = sorted(program.workers), program.steps

@@ -89,20 +89,22 @@ class Program:
 def continued(program: Program) -> Program:
     """The program with each rank's step after its step before, where all steps are consecutive.
 
-    The first operations of a step then wait for the rank's last own work of the step before.
-    Where steps are missing, each is for itself.
+    The first operations of a step then wait for the rank's last one in each lane of the step before,
+    if that had ended by then. Where steps are missing, each is for itself.
     """
     steps = program.steps
     if len(steps) < 2 or steps[-1] - steps[0] != len(steps) - 1:
         return program
     table = program.operations.with_row_index("row")
-    main = table.filter((pl.col("lane") == "main") & pl.col("instance").is_null())
-    last = main.group_by("rank", pl.col("step") + 1).agg(
-        before=pl.col("row").sort_by("end_ns").last()
+    last = table.group_by("rank", "lane", pl.col("step") + 1).agg(
+        before=pl.col("row").sort_by("end_ns").last(), ended=pl.col("end_ns").max()
     )
     waits = np.zeros(len(table), dtype=bool)
     waits[program.after] = True
-    heads = table.filter(~pl.Series(waits)).join(last, on=["rank", "step"], how="inner")
+    heads = table.filter(~pl.Series(waits)).join(
+        last.drop("lane"), on=["rank", "step"], how="inner"
+    )
+    heads = heads.filter(pl.col("ended") <= pl.col("start_ns"))
     return replace(
         program,
         before=np.concatenate((program.before, heads["before"].to_numpy().astype(np.int64))),

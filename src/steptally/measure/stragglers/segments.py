@@ -148,7 +148,8 @@ def _own_work(
 ) -> pl.DataFrame:
     """The pieces of own time between cuts; a wait inside one is none of it."""
     start, end = timeline.start_ns, timeline.end_ns
-    model = [] if timeline.model_ns is None else [timeline.model_ns]
+    # Whole numbers throughout: times since 1970 lose a quarter of a microsecond as floats.
+    model = np.array([] if timeline.model_ns is None else [timeline.model_ns], dtype=np.int64)
     cuts = np.concatenate(([start], enter, waits_end, timeline.backward.ravel(), model, [end]))
     cuts = np.unique(np.clip(cuts, start, end)).astype(np.int64)
     begin, stop = cuts[:-1], cuts[1:]
@@ -166,7 +167,7 @@ def _own_work(
             "step": timeline.step,
             "lane": "main",
             "phase": _phases(timeline, middle, last_backward),
-            "part": ["data" if model and at < model[0] else "" for at in middle.tolist()],
+            "part": ["data" if model.size and at < model[0] else "" for at in middle.tolist()],
             "start_ns": begin,
             "end_ns": begin + length,
             "busy_ns": busy,

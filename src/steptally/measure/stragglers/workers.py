@@ -32,13 +32,16 @@ def worker_causes(situation: Situation) -> Iterator[Cause]:
     One cause for each rank, or for all ranks of one place.
     """
     found = set[tuple[str, tuple[int, ...]]]()
-    for part, slow in rank_effects(situation).items():
+    effects = rank_effects(situation)
+    for part, slow in effects.items():
         own, workers = situation.own, situation.program.workers
         for place in together([own.ranks[i] for i in np.flatnonzero(slow.found)], workers):
             kind = _kind_of_excess(situation, place, part)
             if (kind.verdict, place.ranks) not in found:
                 found.add((kind.verdict, place.ranks))
-                yield _cause(situation, kind, slow, place)
+                whole = effects["whole"]
+                in_whole = whole.found[_indices(situation, place)].all() and part != "first_idle"
+                yield _cause(situation, kind, whole if in_whole else slow, place)
 
 
 def rank_effects(situation: Situation) -> dict[str, Effect]:
@@ -78,8 +81,8 @@ def _cause(situation: Situation, kind: _Kind, slow: Effect, place: Place) -> Cau
         phase="" if kind.verdict == "data-loading" else _phase(situation, place),
         evidence=(
             (
-                f"own work takes {factor:.2f} times its peers' (median of "
-                f"{len(situation.own.steps)} steps); noise alone makes up to {least:.2f}"
+                f"own work takes {factor:.2f} times its peers', in the middle of "
+                f"{len(situation.own.steps)} steps; noise alone makes up to {least:.2f}"
             ),
             kind.why,
         ),
