@@ -46,7 +46,8 @@ JOB = {
 }
 EXPERTS = {
     "num_experts": 8,
-    "moe_ffn_hidden_size": 1536,
+    "moe_ffn_hidden_size": 768,
+    "seq_length": 384,  # many tokens for few weights: else a hot expert costs nothing
     "moe_token_dispatcher_type": "alltoall",
 }
 # World and parallel sizes; every rank has peers, so that a slow one can be told from its stage.

@@ -10,7 +10,7 @@ import polars as pl
 
 from steptally.measure.stragglers.causes import LEAST_OF_STEP, Cause, Situation
 from steptally.measure.stragglers.own_time import LEAST_EFFECT, MAD_TO_SIGMA, Floats, nanmedian
-from steptally.measure.stragglers.periods import FEWEST_TURNS, find_period
+from steptally.measure.stragglers.periods import find_period
 from steptally.measure.stragglers.program import Integers
 from steptally.measure.stragglers.replay import Booleans, Durations
 from steptally.measure.stragglers.whereabouts import place_of
@@ -20,7 +20,7 @@ from steptally.measure.stragglers.workers import DOMINANT
 SPORADIC = 0.5
 # A step stands out from the rank's others by so many standard deviations, and at least by that.
 OUTLIER_SIGMAS, OUTLIER_LEAST = 5.0, 0.10
-# What happens once or twice is no cause to look for, unless it costs this part of the step.
+# What comes at no fixed period may be anything: it is named if it costs this part of the step.
 LEAST_OF_RARE = 0.10
 
 
@@ -90,6 +90,7 @@ def _pauses_here_and_there(
         fair=Durations(work=work, delay=delay),
         factor=max(cause.factor for cause in each),
         least=least,
+        least_of_step=LEAST_OF_STEP if _period(steps) else LEAST_OF_RARE,
         evidence=(
             (
                 f"{len(ranks)} ranks ({_shown(ranks)}) stand still now and then: "
@@ -136,7 +137,7 @@ def _pauses(
         fair=_as_in_other_steps(situation, steps),
         factor=1 + whole * 1e6 / usual_ns,
         least=least,
-        least_of_step=LEAST_OF_STEP if period or len(steps) >= FEWEST_TURNS else LEAST_OF_RARE,
+        least_of_step=LEAST_OF_STEP if period else LEAST_OF_RARE,
         evidence=(
             (
                 f"{len(steps)} of {len(own.steps)} steps ({_shown(steps)}) take {whole:,.1f} ms "

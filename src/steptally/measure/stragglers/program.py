@@ -89,7 +89,7 @@ class Program:
 def continued(program: Program) -> Program:
     """The program with each rank's step after its step before, where all steps are consecutive.
 
-    The first operations of a step then wait for the rank's last one in each lane of the step before,
+    The first operations of a step then wait for the last in each lane of the rank's step before,
     if that had ended by then. Where steps are missing, each is for itself.
     """
     steps = program.steps
