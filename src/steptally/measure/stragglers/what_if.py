@@ -65,7 +65,7 @@ def _things(situation: Situation) -> Iterator[_Thing]:
             rows = situation.rows_of(ranks)
             yield _Thing(what=what, coordinates={axis: at}, operation="", rows=rows)
     for rank in _slowest(situation):
-        place = place_of([rank], workers).coordinates or {"rank": rank}
+        place = place_of([rank], workers).coordinates
         rows = situation.rows_of([rank])
         yield _Thing(what="worker", coordinates=place, operation="", rows=rows)
 

@@ -23,6 +23,8 @@ class Place:
 def place_of(ranks: Collection[int], workers: Mapping[int, Worker]) -> Place:
     """The ranks with what they have in common, on the axes that have more than one place.
 
+    One rank of several that have no known place is told by its number, as the axis `rank`.
+
     >>> workers = {r: Worker(rank=r, coordinates={"pp": r // 2, "dp": r % 2}) for r in range(4)}
     >>> place_of([2, 3], workers).coordinates, place_of([2], workers).coordinates
     ({'pp': 1}, {'pp': 1, 'dp': 0})
@@ -34,6 +36,8 @@ def place_of(ranks: Collection[int], workers: Mapping[int, Worker]) -> Place:
         if axis in chosen[0].coordinates
         and len({worker.coordinates.get(axis) for worker in chosen}) == 1
     }
+    if not common and len(chosen) == 1 < len(workers):
+        common = {"rank": chosen[0].rank}
     hosts = {worker.host for worker in chosen}
     devices = {worker.device for worker in chosen}
     return Place(
