@@ -87,10 +87,13 @@ FAULT_KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run: its layout, its fault (as `--inject` takes it, or a rank slowed from outside)."""
+    """One run: its layout, its fault (as `--inject` takes it, or a rank slowed from outside).
+
+    `verdict` is what it should be called: "none" for a clean run.
+    """
 
     layout: str
-    verdict: str  # what it should be called; "none" for a clean run
+    verdict: str
     coordinates: dict[str, int] = field(default_factory=dict)
     inject: str = ""
     stopped: tuple[int, float] | None = None
@@ -187,8 +190,8 @@ def run(trial: Trial, directory: Path, traced: int = TRACED) -> Path:
     command = [sys.executable, "-m", "steptally", "run", str(job), "--directory", str(directory)]
     command += ["--steps", str(steps), "--warmup-steps", str(WARMUP)]
     command += ["--traced-steps", ",".join(map(str, range(WARMUP + 1, steps + 1)))]
-    if trial.inject:
-        command += ["--inject", trial.inject]
+    for fault in trial.inject.split():
+        command += ["--inject", fault]
     with ExitStack() as stack:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
