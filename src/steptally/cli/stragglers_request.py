@@ -57,7 +57,7 @@ def search(request: StragglersRequest) -> tuple[Tally, Found]:
     run = _run_directory(request.paths)
     warnings: list[str] = []
     if tables := _op_tables(request.paths):
-        found = search_tables(_in_steps(tables, request.steps))
+        found = search_tables(tables, request.steps)
     elif logs := _logs(request.paths):
         found = search_logs(logs, {} if job is None else _coordinates(job))
     else:
@@ -132,22 +132,6 @@ def _pipeline_table(path: Path) -> pl.DataFrame | None:
             "write the file again."
         ) from error
     return table if is_pipeline_table(table) else None
-
-
-def _in_steps(
-    tables: Sequence[tuple[Path, pl.DataFrame]], steps: tuple[int, int] | None
-) -> list[tuple[Path, pl.DataFrame]]:
-    """The rows of the chosen steps."""
-    if steps is None:
-        return list(tables)
-    chosen = [(path, table.filter(pl.col("step").is_between(*steps))) for path, table in tables]
-    if all(table.is_empty() for _, table in chosen):
-        known = sorted({step for _, table in tables for step in table["step"].unique()})
-        raise InputError(
-            f"--steps asks for {steps[0]} to {steps[1]}, and {tables[0][0]} has the steps "
-            f"{known[0]} to {known[-1]}: choose from these, or leave it out."
-        )
-    return chosen
 
 
 def _recordings(

@@ -90,12 +90,15 @@ def continued(program: Program) -> Program:
     """The program with each rank's step after its step before, where all steps are consecutive.
 
     The first operations of a step then wait for the rank's last own work of the step before.
-    Where steps are missing, each is for itself.
+    Where steps are missing, or do not end in their order, each is for itself.
     """
     steps = program.steps
     if len(steps) < 2 or steps[-1] - steps[0] != len(steps) - 1:
         return program
     table = program.operations.with_row_index("row")
+    ends = table.group_by("step").agg(pl.col("end_ns").max()).sort("step")["end_ns"]
+    if not ends.is_sorted():
+        return program
     main = table.filter((pl.col("lane") == "main") & pl.col("instance").is_null())
     last = main.group_by("rank", pl.col("step") + 1).agg(
         before=pl.col("row").sort_by("end_ns").last()

@@ -33,6 +33,10 @@ from steptally.trace.run_directory import RunDirectory
 
 # More instances than this are not listed one by one: the longest waits are.
 MOST_COLLECTIVES = 2_000
+_ALONE = (
+    "that it waits shows, for whom does not. Record every rank of the job, or one of each group at "
+    "least"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,18 @@ class Found:
     refusals: Sequence[str] = ()
 
 
-def search_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Found:
-    """What op tables of one job's pipeline show. Raises `InputError` where they cannot be used."""
-    return _judged(program_of_tables(tables))
+def search_tables(
+    tables: Sequence[tuple[Path, pl.DataFrame]], steps: tuple[int, int] | None = None
+) -> Found:
+    """What op tables of one job's pipeline show, in `steps` (first, last) or all.
+
+    Raises `InputError` where they cannot be used.
+    """
+    found = _judged(program_of_tables(tables, steps))
+    if found.verdicts or len(found.ranks) > 1:
+        return found
+    alone = f"{tables[0][0]} has operations of one rank alone: {_ALONE}"
+    return replace(found, verdicts=(not_identifiable(alone),))
 
 
 def search_recordings(recordings: Sequence[RankRecording]) -> Found:
@@ -136,10 +149,7 @@ def _judged(program: Program) -> Found:
 def _why_not(recordings: Sequence[RankRecording], pairing: Pairing) -> str | None:
     """Why nothing can be told of who waits for whom; None where it can."""
     if len(recordings) < 2:
-        return (
-            f"one rank alone is recorded ({recordings[0].source}): that it waits shows, for whom "
-            "does not. Record every rank of the job, or one of each group at least"
-        )
+        return f"one rank alone is recorded ({recordings[0].source}): {_ALONE}"
     if all(one.communications.is_empty() for one in recordings):
         return "no rank recorded a collective: nothing tells where they wait for each other"
     if pairing.members.is_empty():
