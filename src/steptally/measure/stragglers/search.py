@@ -29,6 +29,7 @@ from steptally.measure.stragglers.verdicts import Judgement, judge
 from steptally.measure.stragglers.waits import collective_rows, last_to_enter, wait_rows, waits
 from steptally.measure.stragglers.what_if import what_if_rows
 from steptally.tally import ClockRow, CollectiveRow, PeerRow, VerdictRow, WaitRow, WhatIfRow
+from steptally.tally.ranges import number_ranges
 from steptally.trace.run_directory import RunDirectory
 
 # More instances than this are not listed one by one: the longest waits are.
@@ -77,14 +78,16 @@ def search_recordings(recordings: Sequence[RankRecording]) -> Found:
     members = waits(recordings, pairing, clocks)
     refused = [refusal.sentence() for refusal in pairing.refused]
     why = _why_not(recordings, pairing)
+    paired = set(pairing.members["rank"].unique())
+    meeting = [one for one in recordings if one.rank in paired]
     if why is None:
         try:
-            found = _judged(program_of_recordings(recordings, pairing.members, clocks))
+            found = _judged(program_of_recordings(meeting, pairing.members, clocks))
         except InputError as error:
             why = str(error)
     if why is not None:
         found = Found(judgement=None, verdicts=(not_identifiable(why),))
-    notes = [*found.notes, *together.warnings, *_missing(recordings)]
+    notes = [*found.notes, *together.warnings, *_apart(recordings, meeting), *_missing(recordings)]
     count = members["instance"].n_unique()
     if count > MOST_COLLECTIVES:
         notes.append(
@@ -158,6 +161,18 @@ def _why_not(recordings: Sequence[RankRecording], pairing: Pairing) -> str | Non
             "whom: record with process groups (newer PyTorch), or name the job with --job"
         )
     return None
+
+
+def _apart(recordings: Sequence[RankRecording], meeting: Sequence[RankRecording]) -> list[str]:
+    """That ranks of no paired collective are left out: when they were late nothing tells."""
+    apart = sorted({one.rank for one in recordings} - {one.rank for one in meeting})
+    if not apart or not meeting:
+        return []
+    text = (
+        f"ranks {number_ranges(apart)} are left out of the replay: none of their collectives is "
+        "paired, and nothing tells who waited for them"
+    )
+    return [text]
 
 
 def _missing(recordings: Sequence[RankRecording]) -> list[str]:
