@@ -44,11 +44,13 @@ JOB = {
     "attention_dropout": 0.0,
     "hidden_dropout": 0.0,
 }
+# Many tokens for few weights, one expert a rank: else a hot expert costs nothing, or is balanced by
+# another on its rank.
 EXPERTS = {
-    "num_experts": 8,
+    "num_experts": 4,
     "moe_ffn_hidden_size": 768,
-    "seq_length": 384,  # many tokens for few weights: else a hot expert costs nothing
     "moe_token_dispatcher_type": "alltoall",
+    "seq_length": 384,
 }
 # World and parallel sizes; every rank has peers, so that a slow one can be told from its stage.
 LAYOUTS = {
@@ -57,18 +59,18 @@ LAYOUTS = {
         "world_size": 4,
         "pipeline_model_parallel_size": 2,
         "global_batch_size": 8,
-        "num_layers": 4,
+        "num_layers": 8,  # so that the head is little of the last stage
     },
     "tp2 dp2": {"world_size": 4, "tensor_model_parallel_size": 2, "global_batch_size": 4},
     "dp4 pp2": {
         "world_size": 8,
         "pipeline_model_parallel_size": 2,
         "global_batch_size": 16,
-        "num_layers": 4,
+        "num_layers": 8,  # so that the head is little of the last stage
     },
-    "dp4 ep2": {
+    "dp4 ep4": {
         "world_size": 4,
-        "expert_model_parallel_size": 2,
+        "expert_model_parallel_size": 4,
         "global_batch_size": 8,
         **EXPERTS,
     },
@@ -133,12 +135,12 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
             seed=number,
         )
     if kind == "expert-hot-spot":
-        expert = dice.randrange(8)
+        expert = dice.randrange(4)
         share = round(dice.uniform(0.8, 0.98), 2)
         return Trial(
-            layout="dp4 ep2",
+            layout="dp4 ep4",
             verdict=kind,
-            coordinates={"ep": expert // 4},
+            coordinates=coordinates("dp4 ep4", expert),
             inject=f"imbalanced-experts={expert}:{share}",
             seed=number,
         )

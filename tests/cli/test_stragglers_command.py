@@ -108,6 +108,56 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path):
     assert "no trace there" in refusal(tmp_path / "empty*")
 
 
+def test_a_directory_of_tables_and_traces_is_refused(tmp_path):
+    slow_table(tmp_path)
+    trace = next((Path(__file__).parents[1] / "data" / "pp2" / "traces").glob("*.json.gz"))
+    (tmp_path / trace.name).write_bytes(trace.read_bytes())
+    assert "one kind at a time" in refusal(tmp_path)
+
+
+def test_op_tables_may_be_a_pattern_or_lie_in_folders_below(tmp_path):
+    (tmp_path / "below").mkdir()
+    path = slow_table(tmp_path / "below")
+    whole = json.loads(run(path, "--json").output)["verdicts"]
+    for given in (tmp_path, tmp_path / "*" / "*.parquet"):
+        assert json.loads(run(given, "--json").output)["verdicts"] == whole
+    assert json.loads(run(path, path, "--json").output)["verdicts"] == whole
+
+
+def test_a_job_of_fewer_ranks_than_the_table_is_refused(tmp_path):
+    assert "the op table has 6 ranks" in refusal(slow_table(tmp_path), "--job", "llama3-8b")
+
+
+def test_steps_of_a_log_cannot_be_chosen(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("nothing of use\n")
+    assert "--steps is given" in refusal(log, "--steps", "1-2")
+
+
+def test_times_beyond_all_measure_are_not_read(tmp_path):
+    table = tmp_path / "phases.csv"
+    rows = [f"{i},{rank},forward,1e308" for i in range(20) for rank in range(4)]
+    table.write_text("\n".join(["iteration,rank,section,ms", *rows]) + "\n")
+    assert "none of its 80 rows" in refusal(table)
+    log = tmp_path / "train.log"
+    line = (
+        " iteration {:8}/ 300 | elapsed time per iteration (ms): 1e308 | global batch size: 8 |\n"
+    )
+    log.write_text("".join(line.format(n) for n in range(1, 51)))
+    assert "holds no iteration lines" in refusal(log)
+
+
+@pytest.mark.skipif(not DLRM.exists(), reason="../shared is not here")
+def test_a_rank_whose_trace_was_cut_off_is_left_out_of_the_replay(tmp_path):
+    for rank in range(3):
+        content = (DLRM / f"rank{rank}.json.gz").read_bytes()
+        kept = content if rank != 1 else content[: len(content) // 2]
+        (tmp_path / f"rank{rank}.json.gz").write_bytes(kept)
+    found = json.loads(run(tmp_path, "--json").output)
+    assert any("ranks 1 are left out of the replay" in warning for warning in found["warnings"])
+    assert {row["rank"] for row in found["accounts"]["peers"]} == {0, 2}
+
+
 def test_the_iteration_times_of_a_log_name_a_pause(tmp_path):
     log = tmp_path / "train.log"
     lines = [

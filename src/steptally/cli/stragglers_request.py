@@ -30,7 +30,7 @@ from steptally.measure.stragglers.search import (
 )
 from steptally.tally import Tally
 from steptally.trace.kinds import load_rules
-from steptally.trace.read import TraceSource, read_traces
+from steptally.trace.read import TraceSource, read_traces, trace_files
 from steptally.trace.recognise import recognise
 from steptally.trace.run_directory import RunDirectory
 
@@ -57,8 +57,15 @@ def search(request: StragglersRequest) -> tuple[Tally, Found]:
     run = _run_directory(request.paths)
     warnings: list[str] = []
     if tables := _op_tables(request.paths):
-        found = search_tables(_in_steps(tables, request.steps))
+        found = search_tables(tables, request.steps)
+        if job is not None:
+            _check_table(job, found)
     elif logs := _logs(request.paths):
+        if request.steps is not None:
+            raise InputError(
+                f"--steps is given for {logs[0]}: it chooses from steps that are recorded "
+                "operation by operation, in traces and op tables; leave it out."
+            )
         found = search_logs(logs, {} if job is None else _coordinates(job))
     else:
         recordings, warnings = _recordings(request, job)
@@ -100,25 +107,21 @@ def _is_text(file: Path) -> bool:
 
 def _op_tables(paths: Sequence[str]) -> list[tuple[Path, pl.DataFrame]]:
     """The op tables among the paths. Raises `InputError` where other files stand beside them."""
-    files = [file for given in paths for file in _parquet_files(Path(given))]
-    tables = [(file, table) for file in files if (table := _pipeline_table(file)) is not None]
-    others = [given for given in paths if not any(_holds(Path(given), file) for file, _ in tables)]
-    if tables and (others or len(tables) < len(files)):
+    found = {file.resolve(): file for given in paths for file in trace_files(Path(given))}
+    tables = {
+        file: table
+        for file in found.values()
+        if file.suffix == ".parquet"
+        and file.is_file()
+        and (table := _pipeline_table(file)) is not None
+    }
+    others = [file for file in found.values() if file not in tables]
+    if tables and others:
         raise InputError(
-            f"{tables[0][0]} is a pipeline's op table and {(others or files)[0]} is not: they have "
-            "no clock or program in common; name one kind at a time."
+            f"{next(iter(tables))} is a pipeline's op table and {others[0]} is not: they have no "
+            "clock or program in common; name one kind at a time."
         )
-    return tables
-
-
-def _parquet_files(given: Path) -> list[Path]:
-    if given.is_dir():
-        return sorted(given.glob("*.parquet"))
-    return [given] if given.suffix == ".parquet" and given.is_file() else []
-
-
-def _holds(given: Path, file: Path) -> bool:
-    return file == given or file.parent == given
+    return list(tables.items())
 
 
 def _pipeline_table(path: Path) -> pl.DataFrame | None:
@@ -132,22 +135,6 @@ def _pipeline_table(path: Path) -> pl.DataFrame | None:
             "write the file again."
         ) from error
     return table if is_pipeline_table(table) else None
-
-
-def _in_steps(
-    tables: Sequence[tuple[Path, pl.DataFrame]], steps: tuple[int, int] | None
-) -> list[tuple[Path, pl.DataFrame]]:
-    """The rows of the chosen steps."""
-    if steps is None:
-        return list(tables)
-    chosen = [(path, table.filter(pl.col("step").is_between(*steps))) for path, table in tables]
-    if all(table.is_empty() for _, table in chosen):
-        known = sorted({step for _, table in tables for step in table["step"].unique()})
-        raise InputError(
-            f"--steps asks for {steps[0]} to {steps[1]}, and {tables[0][0]} has the steps "
-            f"{known[0]} to {known[-1]}: choose from these, or leave it out."
-        )
-    return chosen
 
 
 def _recordings(
@@ -198,6 +185,16 @@ def _check_world(job: Job, recordings: Sequence[RankRecording]) -> None:
             f"the recordings are of {told or most:,} ranks, and {job.source} has "
             f"{job.layout.world_size:,}: its coordinates would be wrong; add "
             f"--set world_size={told or most}, or name the job that was recorded."
+        )
+
+
+def _check_table(job: Job, found: Found) -> None:
+    """Raises `InputError` where an op table has more ranks than the job."""
+    if len(found.ranks) > job.layout.world_size:
+        raise InputError(
+            f"the op table has {len(found.ranks):,} ranks, and {job.source} has "
+            f"{job.layout.world_size:,}: name the job that was recorded, or leave --job out; op "
+            "tables tell places themselves."
         )
 
 

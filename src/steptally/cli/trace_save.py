@@ -21,7 +21,10 @@ def make_folder(directory: Path) -> None:
     try:
         (directory / TRACES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WriteError(f"{directory} cannot be made: {error}.") from error
+        raise WriteError(
+            f"{directory} cannot be made ({error.strerror or error}): name a directory that is "
+            "new, or one that may be written."
+        ) from error
 
 
 def save_tally(tally: Tally, directory: Path) -> None:
@@ -39,5 +42,8 @@ def save_tally(tally: Tally, directory: Path) -> None:
             frame = pl.DataFrame(content, infer_schema_length=None)
             frame.write_parquet(directory / f"{account}.parquet")
     except OSError as error:
-        raise WriteError(f"{directory} cannot be written: {error}.") from error
+        raise WriteError(
+            f"{directory} cannot be written ({error.strerror or error}): name a directory on a "
+            "disk that has room and may be written."
+        ) from error
     write_atomically(directory / "tally.json", tally.dumps())

@@ -23,6 +23,8 @@ RANK_OF_WORLD = re.compile(r"\brank[- ]\d+/(\d{1,18})\b")
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 # What a field means, by its name in lower case, and what turns its number into that unit.
+# Beyond, a float holds no whole number exactly: no time of a step.
+LARGEST_MS = 1 << 53
 ELAPSED_MS = {
     "elapsed time per iteration (ms)": 1.0,
     "elapsed time this iteration (ms)": 1.0,
@@ -176,7 +178,7 @@ def _fields(text: str) -> Mapping[str, str]:
 def _elapsed(fields: Mapping[str, str]) -> float | None:
     for name, factor in ELAPSED_MS.items():
         value = _first(fields, name)
-        if value is not None and value > 0:
+        if value is not None and 0 < value < LARGEST_MS:
             return value * factor
     return None
 

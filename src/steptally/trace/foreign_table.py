@@ -48,7 +48,11 @@ def read_foreign(
             )
         table = table.filter(pl.col("rank").cast(pl.Int64, strict=False) == rank)
     timed, lost = timed_operations(path, table)
-    losses = (Loss(reason="no usable time, or a negative duration", events=lost),) if lost else ()
+    losses = (
+        (Loss(reason="no name, no usable time, or a negative duration", events=lost),)
+        if lost
+        else ()
+    )
     events = _events(timed, rank, rules or load_rules())
     return Trace(
         source=path,
@@ -64,8 +68,8 @@ def read_foreign(
 
 
 def timed_operations(path: Path, table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """The rows with usable times, in the columns `name`, `start_ns` and `end_ns` beside their own,
-    and how many others there are.
+    """The rows with a name and usable times, in the columns `name`, `start_ns` and `end_ns` beside
+    their own, and how many others there are.
 
     Raises `InputError` where a column is missing or no row has times.
     """
@@ -80,7 +84,7 @@ def timed_operations(path: Path, table: pl.DataFrame) -> tuple[pl.DataFrame, int
             f"{path} holds {len(timed):,} operations without times, as `steptally rehearse --save` "
             f"writes their order: name a recording to account for time."
         )
-    usable = (timed["end_ns"] >= timed["start_ns"]).fill_null(False)
+    usable = (timed["end_ns"] >= timed["start_ns"]).fill_null(False) & timed["name"].is_not_null()
     return timed.filter(usable), int((~usable).sum())
 
 
@@ -131,6 +135,13 @@ def _check(path: Path, table: pl.DataFrame) -> None:
         "a start": set(_STARTS),
         "an end or a duration": {*_ENDS, *_DURATIONS},
     }
+    meant = {"rank", "step"}.union(*wanted.values())
+    nested = [name for name, kind in table.schema.items() if name in meant and kind.is_nested()]
+    if nested:
+        raise InputError(
+            f"{path} is no op table: its column {nested[0]} holds {table.schema[nested[0]]}, and a "
+            "name, a rank, a step or a time is one value a row; write it so, or rename the column."
+        )
     missing = [what for what, names in wanted.items() if not columns & names]
     if missing:
         raise InputError(

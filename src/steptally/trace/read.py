@@ -69,7 +69,7 @@ def read_traces(paths: Sequence[Path | str], rank: int | None = None) -> list[Tr
     where nothing is found, a file is no recording, an Nsight Systems report is not exported, or
     two files claim one rank.
     """
-    found = {path.resolve(): path for given in paths for path in _files(Path(given))}
+    found = {path.resolve(): path for given in paths for path in trace_files(Path(given))}
     sources = [source for path in found.values() for source in _sources(path)]
     if not sources:
         raise InputError(
@@ -83,8 +83,8 @@ def read_traces(paths: Sequence[Path | str], rank: int | None = None) -> list[Tr
     return sorted(sources, key=lambda s: (s.rank is None, s.rank or 0, str(s.path), s.part))
 
 
-def _files(given: Path) -> Iterator[Path]:
-    """The trace files that one argument stands for."""
+def trace_files(given: Path) -> Iterator[Path]:
+    """The recordings that one argument of `read_traces` stands for."""
     if given.is_dir():
         candidates = sorted({path for pattern in _PATTERNS for path in given.rglob(pattern)})
         yield from (path for path in candidates if _is_trace(path, candidates))
@@ -95,7 +95,7 @@ def _files(given: Path) -> Iterator[Path]:
     else:
         # Path.glob takes no absolute pattern.
         for path in sorted(map(Path, glob.glob(str(given), recursive=True))):  # noqa: PTH207
-            yield from _files(path)
+            yield from trace_files(path)
 
 
 def _is_trace(path: Path, beside: Sequence[Path]) -> bool:

@@ -62,6 +62,21 @@ def test_two_slow_workers_are_both_named():
     ]
 
 
+@pytest.mark.parametrize("slow_replicas", [(2, 5), (0, 2, 5)])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_ranks_that_are_slow_alike_are_named_together(slow_replicas, pp):
+    # Each waits for none of the others, so that mending one alone brings nothing back.
+    def slow(step, dp, stage, microbatch):
+        return {True: 2.0, False: 1.1 if dp == 6 else 1.0}[dp in slow_replicas and stage == 0]
+
+    (verdict,) = verdicts(Pipeline(dp=8, pp=pp, steps=8, forward=slow, backward=slow))
+    assert verdict.verdict == "slow-worker"
+    assert verdict.ranks == tuple(dp * pp for dp in slow_replicas)
+    assert verdict.coordinates == ({"pp": 0} if pp > 1 else {})
+    assert verdict.share_recovered > 0.9
+    assert "are slow together" in verdict.evidence[-1]
+
+
 def test_all_stages_of_a_replica_are_one_verdict():
     slow = slower(1.5, dp=2)
     assert named(Pipeline(dp=4, pp=4, forward=slow, backward=slow)) == [("slow-worker", {"dp": 2})]

@@ -64,7 +64,8 @@ class Cause:
 
     `factor` is what they take over what their peers take, `least` the least factor that could be
     told from noise, and `least_of_step` the part of the step that mending it must bring back to be
-    worth a verdict. `phase` is the pass that alone is slower, empty for both.
+    worth a verdict. `weakest` is the factor of the least slow of several that are mended together:
+    each alone goes before. `phase` is the pass that alone is slower, empty for both.
     """
 
     verdict: str
@@ -77,8 +78,10 @@ class Cause:
     least_of_step: float = LEAST_OF_STEP
     evidence: tuple[str, ...] = ()
     after: Durations | None = None
+    weakest: float | None = None
 
     @property
     def certainty(self) -> float:
         """How far beyond noise the factor is, in least effects."""
-        return math.log(max(self.factor, 1.0)) / math.log(max(self.least, 1.001))
+        factor = self.factor if self.weakest is None else self.weakest
+        return math.log(max(factor, 1.0)) / math.log(max(self.least, 1.001))

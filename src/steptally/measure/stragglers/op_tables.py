@@ -21,39 +21,36 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from steptally.errors import InputError
 from steptally.measure.stragglers.lanes import program_order
+from steptally.measure.stragglers.op_rows import AXES, COMPUTE, rows_of_job
 from steptally.measure.stragglers.program import OPERATIONS, Program, Worker, continued
-from steptally.trace.foreign_table import timed_operations
 
 MESSAGES = ("forward-send", "forward-recv", "backward-send", "backward-recv")
-COMPUTE = ("forward-compute", "backward-compute")
 # A collective's members: over which axis, with all else equal.
 OVER_DP = ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce")
 OVER_ENDS = ("embedding-grads-all-reduce",)  # Megatron's embedding group: first and last stage
 OVER_ALL = ("optimizer-clip-main-grad",)
 _COLLECTIVE = re.compile(r"-(all-reduce|all-gather|reduce-scatter)$")
-_AXES = {"tp_rank": "tp", "cp_rank": "cp", "ep_rank": "ep", "dp_rank": "dp", "stage": "pp"}
 
 
 def is_pipeline_table(table: pl.DataFrame) -> bool:
     """Whether an op table tells the passes of a pipeline by name."""
-    return "optype" in table.columns and bool(
-        table["optype"].cast(pl.String).is_in(list(COMPUTE)).any()
-    )
+    if "optype" not in table.columns or table.schema["optype"].is_nested():
+        return False
+    return bool(table["optype"].cast(pl.String).is_in(list(COMPUTE)).any())
 
 
-def program_of_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Program:
-    """One program of one job's op tables. Raises `InputError` where columns are missing."""
-    timed, lost = [], 0
-    for path, table in tables:
-        usable, gone = timed_operations(path, table)
-        timed.append(_placed(path, usable))
-        lost += gone
-    table = pl.concat(timed, how="diagonal_relaxed").sort("step", "rank", "start_ns", "end_ns")
+def program_of_tables(
+    tables: Sequence[tuple[Path, pl.DataFrame]], steps: tuple[int, int] | None = None
+) -> Program:
+    """One program of one job's op tables, of `steps` (first, last) or all.
+
+    Raises `InputError` where they cannot be used: `op_rows.rows_of_job`.
+    """
+    rows, notes = rows_of_job(tables, steps)
+    table = rows.sort("step", "rank", "start_ns", "end_ns")
     table = _with_instances(_named(table))
     before, after = program_order(table)
-    notes = [f"{lost:,} operations without usable times are left out"] if lost else []
     program = Program(
         operations=table.select(pl.col(n).cast(t) for n, t in OPERATIONS.items()),
         before=before,
@@ -65,32 +62,9 @@ def program_of_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Program:
     return continued(program)
 
 
-def _placed(path: Path, table: pl.DataFrame) -> pl.DataFrame:
-    """With the columns `rank`, `step`, `dp_rank`, `stage`, whole numbers."""
-    missing = [name for name in ("dp_rank", "stage", "optype") if name not in table.columns]
-    if missing:
-        raise InputError(
-            f"{path} has no column {' and '.join(missing)}: an op table of a pipeline needs "
-            "dp_rank, stage, step, optype and times, one row per operation."
-        )
-    if "step" not in table.columns:
-        table = table.with_columns(step=pl.lit(0))
-    if "rank" not in table.columns:
-        stages = int(table["stage"].max()) + 1  # type: ignore[arg-type]
-        table = table.with_columns(rank=pl.col("dp_rank").cast(pl.Int64) * stages + pl.col("stage"))
-    whole = [name for name in ("rank", "step", *_AXES) if name in table.columns]
-    table = table.with_columns(pl.col(whole).cast(pl.Int64, strict=False))
-    if table.select(whole).null_count().sum_horizontal().item():
-        raise InputError(
-            f"{path} has rows whose {', '.join(whole)} are no whole numbers: every operation needs "
-            "its rank, step and place."
-        )
-    return table
-
-
 def _named(table: pl.DataFrame) -> pl.DataFrame:
     """With `operation`, `phase`, `lane`, `position`, `microbatch` and `chunk`."""
-    operation = pl.col("optype").cast(pl.String)
+    operation = pl.col("optype")
     named = table.with_columns(
         operation=operation,
         phase=operation.str.extract("^(forward|backward)-").fill_null(""),
@@ -106,11 +80,8 @@ def _named(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known(table: pl.DataFrame, name: str) -> pl.Expr:
-    """A column in which −1 means unknown, or nulls."""
-    if name not in table.columns:
-        return pl.lit(None, dtype=pl.Int64)
-    column = pl.col(name).cast(pl.Int64, strict=False)
-    return pl.when(column >= 0).then(column)
+    """A column, or nulls where there is none."""
+    return pl.col(name) if name in table.columns else pl.lit(None, dtype=pl.Int64)
 
 
 def _lane() -> pl.Expr:
@@ -197,7 +168,7 @@ def _fused(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _workers(table: pl.DataFrame) -> dict[int, Worker]:
-    axes = {column: axis for column, axis in _AXES.items() if column in table.columns}
+    axes = {column: axis for column, axis in AXES.items() if column in table.columns}
     ranks = table.select("rank", *axes).unique("rank").sort("rank")
     return {
         rank: Worker(rank=rank, coordinates=dict(zip(axes.values(), places, strict=True)))

@@ -139,7 +139,7 @@ class Effect:
 
 def ratio(own: Floats, peers: Floats) -> Floats:
     """own / peers, nan where either is not known or nothing."""
-    told = (own > 0) & (peers > 0)
+    told = (own > 0) & (peers > 0) & np.isfinite(own) & np.isfinite(peers)
     return np.divide(own, peers, out=np.full_like(own, np.nan), where=told)
 
 

@@ -134,17 +134,21 @@ def _values(record: Mapping[str, Any]) -> tuple[str, int, float | None, int | No
 
 
 def _time(record: Mapping[str, Any]) -> float | None:
-    """A record's milliseconds; NaN where start and end are 0, None where there is no time."""
+    """A record's milliseconds; NaN where start and end are 0, None where no time is usable."""
     for unit, factor in TO_MS.items():
         start, end = _number(record.get(f"start_{unit}")), _number(record.get(f"end_{unit}"))
         if start is not None and end is not None:
             if start == 0 and end == 0:
                 return math.nan
-            return (end - start) * factor if end >= start else None
+            return _usable((end - start) * factor)
         value = _number(record.get(unit))
         if value is not None:
-            return value * factor if value >= 0 else None
+            return _usable(value * factor)
     return None
+
+
+def _usable(ms: float) -> float | None:
+    return ms if 0 <= ms < LARGEST else None
 
 
 def _number(value: Any) -> float | None:

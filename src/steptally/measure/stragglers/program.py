@@ -90,12 +90,16 @@ def continued(program: Program) -> Program:
     """The program with each rank's step after its step before, where all steps are consecutive.
 
     The first operations of a step then wait for the last in each lane of the rank's step before,
-    if that had ended by then. Where steps are missing, each is for itself.
+    if that had ended by then. Where steps are missing, or do not end in their order, each is for
+    itself.
     """
     steps = program.steps
     if len(steps) < 2 or steps[-1] - steps[0] != len(steps) - 1:
         return program
     table = program.operations.with_row_index("row")
+    ends = table.group_by("step").agg(pl.col("end_ns").max()).sort("step")["end_ns"]
+    if not ends.is_sorted():
+        return program
     last = table.group_by("rank", "lane", pl.col("step") + 1).agg(
         before=pl.col("row").sort_by("end_ns").last(), ended=pl.col("end_ns").max()
     )

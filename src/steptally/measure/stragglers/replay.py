@@ -109,9 +109,9 @@ def replay_graph(program: Program) -> ReplayGraph:
     if order.size < count:
         raise InputError(
             f"{count - order.size:,} of {count:,} operations wait for each other in a circle, as "
-            "no program does: clocks of ranks differ by more than an operation takes, or "
-            "collectives are paired wrongly. Record on one clock, or name the process groups "
-            "with --job."
+            "no program does: clocks of ranks differ by more than an operation takes, operations "
+            "are missing, or collectives are paired wrongly. Record whole steps on one clock, or "
+            "name the process groups of traces with --job."
         )
     place = np.empty(count, dtype=np.int64)
     place[order] = np.arange(count)

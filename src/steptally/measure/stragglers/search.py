@@ -29,10 +29,15 @@ from steptally.measure.stragglers.verdicts import Judgement, judge
 from steptally.measure.stragglers.waits import collective_rows, last_to_enter, wait_rows, waits
 from steptally.measure.stragglers.what_if import what_if_rows
 from steptally.tally import ClockRow, CollectiveRow, PeerRow, VerdictRow, WaitRow, WhatIfRow
+from steptally.tally.ranges import number_ranges
 from steptally.trace.run_directory import RunDirectory
 
 # More instances than this are not listed one by one: the longest waits are.
 MOST_COLLECTIVES = 2_000
+_ALONE = (
+    "that it waits shows, for whom does not. Record every rank of the job, or one of each group at "
+    "least"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +57,18 @@ class Found:
     refusals: Sequence[str] = ()
 
 
-def search_tables(tables: Sequence[tuple[Path, pl.DataFrame]]) -> Found:
-    """What op tables of one job's pipeline show. Raises `InputError` where they cannot be used."""
-    return _judged(program_of_tables(tables))
+def search_tables(
+    tables: Sequence[tuple[Path, pl.DataFrame]], steps: tuple[int, int] | None = None
+) -> Found:
+    """What op tables of one job's pipeline show, in `steps` (first, last) or all.
+
+    Raises `InputError` where they cannot be used.
+    """
+    found = _judged(program_of_tables(tables, steps))
+    if found.verdicts or len(found.ranks) > 1:
+        return found
+    alone = f"{tables[0][0]} has operations of one rank alone: {_ALONE}"
+    return replace(found, verdicts=(not_identifiable(alone),))
 
 
 def search_recordings(recordings: Sequence[RankRecording]) -> Found:
@@ -64,14 +78,16 @@ def search_recordings(recordings: Sequence[RankRecording]) -> Found:
     members = waits(recordings, pairing, clocks)
     refused = [refusal.sentence() for refusal in pairing.refused]
     why = _why_not(recordings, pairing)
+    paired = set(pairing.members["rank"].unique())
+    meeting = [one for one in recordings if one.rank in paired]
     if why is None:
         try:
-            found = _judged(program_of_recordings(recordings, pairing.members, clocks))
+            found = _judged(program_of_recordings(meeting, pairing.members, clocks))
         except InputError as error:
             why = str(error)
     if why is not None:
         found = Found(judgement=None, verdicts=(not_identifiable(why),))
-    notes = [*found.notes, *together.warnings, *_missing(recordings)]
+    notes = [*found.notes, *together.warnings, *_apart(recordings, meeting), *_missing(recordings)]
     count = members["instance"].n_unique()
     if count > MOST_COLLECTIVES:
         notes.append(
@@ -136,10 +152,7 @@ def _judged(program: Program) -> Found:
 def _why_not(recordings: Sequence[RankRecording], pairing: Pairing) -> str | None:
     """Why nothing can be told of who waits for whom; None where it can."""
     if len(recordings) < 2:
-        return (
-            f"one rank alone is recorded ({recordings[0].source}): that it waits shows, for whom "
-            "does not. Record every rank of the job, or one of each group at least"
-        )
+        return f"one rank alone is recorded ({recordings[0].source}): {_ALONE}"
     if all(one.communications.is_empty() for one in recordings):
         return "no rank recorded a collective: nothing tells where they wait for each other"
     if pairing.members.is_empty():
@@ -148,6 +161,18 @@ def _why_not(recordings: Sequence[RankRecording], pairing: Pairing) -> str | Non
             "whom: record with process groups (newer PyTorch), or name the job with --job"
         )
     return None
+
+
+def _apart(recordings: Sequence[RankRecording], meeting: Sequence[RankRecording]) -> list[str]:
+    """That ranks of no paired collective are left out: when they were late nothing tells."""
+    apart = sorted({one.rank for one in recordings} - {one.rank for one in meeting})
+    if not apart or not meeting:
+        return []
+    text = (
+        f"ranks {number_ranges(apart)} are left out of the replay: none of their collectives is "
+        "paired, and nothing tells who waited for them"
+    )
+    return [text]
 
 
 def _missing(recordings: Sequence[RankRecording]) -> list[str]:

@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 
+from steptally.errors import InputError
 from steptally.measure.stragglers.causes import Cause, Situation
 from steptally.measure.stragglers.excess import excess_delays
 from steptally.measure.stragglers.experts import expert_causes
@@ -55,8 +56,16 @@ class Judgement:
 
 
 def judge(program: Program) -> Judgement:
-    """Replay a program, and name what made it late. Raises `InputError` where it has no order."""
+    """Replay a program, and name what made it late.
+
+    Raises `InputError` where it has no order, or takes no time.
+    """
     graph = replay_graph(program)
+    if not (program.operations["end_ns"] > program.operations["start_ns"]).any():
+        raise InputError(
+            f"all of {len(program.operations):,} operations start and end at once: nothing takes "
+            "time that could be lost; check the unit and the resolution of the recorded times."
+        )
     whole = recorded(graph)
     durations = Durations(work=whole.work, delay=excess_delays(graph, whole))
     situation = Situation(graph=graph, durations=durations, fair=ideal(graph, durations))

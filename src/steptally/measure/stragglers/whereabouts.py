@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from steptally.measure.stragglers.program import Worker
 
 AXES = ("pp", "dp", "ep", "cp", "tp")
+# Ranks that differ on these alone wait for each other inside a pass, and are slow together.
+_INSIDE_A_PASS = (("ep", "cp", "tp"), ("cp", "tp"), ("ep",), ("cp",), ("tp",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +60,17 @@ def split_axes(workers: Mapping[int, Worker]) -> list[str]:
 
 
 def together(ranks: Collection[int], workers: Mapping[int, Worker]) -> list[Place]:
-    """The ranks in places: whole hosts, then all ranks of one place on one axis, then each alone.
+    """The ranks in places: whole hosts, then all ranks of one place on one axis, then groups that
+    share a pass (tensor parallel, …), then each alone.
 
     Stages are left out: ranks of a stage are one another's peers.
+
+    >>> workers = {
+    ...     r: Worker(rank=r, coordinates={"dp": r // 4, "pp": r // 2 % 2, "tp": r % 2})
+    ...     for r in range(8)
+    ... }
+    >>> [(place.ranks, place.coordinates) for place in together([4, 5], workers)]
+    [((4, 5), {'pp': 0, 'dp': 1})]
     """
     left, places = set(ranks), []
     for group in _candidates(workers):
@@ -71,7 +81,8 @@ def together(ranks: Collection[int], workers: Mapping[int, Worker]) -> list[Plac
 
 
 def _candidates(workers: Mapping[int, Worker]) -> list[set[int]]:
-    """Every host's ranks where there are several hosts, then those of each place on an axis."""
+    """Every host's ranks where there are several hosts, those of each place on an axis, then those
+    that differ only on axes inside a pass."""
     hosts: dict[str, set[int]] = {}
     for worker in workers.values():
         if worker.host is not None:
@@ -84,5 +95,18 @@ def _candidates(workers: Mapping[int, Worker]) -> list[set[int]]:
         for worker in workers.values():
             if axis in worker.coordinates:
                 places.setdefault(worker.coordinates[axis], set()).add(worker.rank)
-        groups += [ranks for ranks in places.values() if len(ranks) < len(workers)]
-    return groups
+        groups += places.values()
+    for inside in _INSIDE_A_PASS:
+        groups += _alike_but_on(inside, workers)
+    return [ranks for ranks in groups if len(ranks) < len(workers)]
+
+
+def _alike_but_on(axes: Collection[str], workers: Mapping[int, Worker]) -> list[set[int]]:
+    """The ranks in groups that have all coordinates but these in common; none where none are
+    known."""
+    groups: dict[tuple[tuple[str, int], ...], set[int]] = {}
+    for worker in workers.values():
+        if set(axes) <= worker.coordinates.keys():
+            other = {axis: at for axis, at in worker.coordinates.items() if axis not in axes}
+            groups.setdefault(tuple(sorted(other.items())), set()).add(worker.rank)
+    return list(groups.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,30 +18,55 @@ from steptally.measure.stragglers.own_time import (
 )
 from steptally.measure.stragglers.program import BACKWARD, FORWARD, Integers
 from steptally.measure.stragglers.replay import Booleans, Durations
-from steptally.measure.stragglers.whereabouts import Place, together
+from steptally.measure.stragglers.whereabouts import Place, place_of, together
+from steptally.tally.ranges import number_ranges
 
 # Of a rank's excess over its peers, the part that must lie in one place to be called after it.
 DOMINANT = 0.5
 # A pass alone is slower where the other's excess is below this part of its.
 ALONE = 0.25
+# Of places that are slow alike, up to so many are looked at one more at a time.
+MOST_COUNTED = 8
 
 
 def worker_causes(situation: Situation) -> Iterator[Cause]:
     """Ranks that take longer than their peers for their own work, or for a part of it.
 
-    One cause for each rank, or for all ranks of one place.
+    One cause for each rank, or for all ranks of one place; and for several that are slow alike, of
+    which mending one alone brings nothing back.
     """
     found = set[tuple[str, tuple[int, ...]]]()
     effects = rank_effects(situation)
     for part, slow in effects.items():
         own, workers = situation.own, situation.program.workers
-        for place in together([own.ranks[i] for i in np.flatnonzero(slow.found)], workers):
+        alone = together([own.ranks[i] for i in np.flatnonzero(slow.found)], workers)
+        each = [(place, None) for place in alone]
+        for place, weakest in [*each, *_slowest_together(situation, slow, alone)]:
             kind = _kind_of_excess(situation, place, part)
             if (kind.verdict, place.ranks) not in found:
                 found.add((kind.verdict, place.ranks))
                 whole = effects["whole"]
                 in_whole = whole.found[_indices(situation, place)].all() and part != "first_idle"
-                yield _cause(situation, kind, whole if in_whole else slow, place)
+                cause = _cause(situation, kind, whole if in_whole else slow, place)
+                yield replace(cause, weakest=weakest)
+
+
+def _slowest_together(
+    situation: Situation, slow: Effect, places: Sequence[Place]
+) -> Iterator[tuple[Place, float]]:
+    """The slowest two places as one, the slowest three, and so on; of many, every doubling.
+
+    With the factor of the least slow of them.
+    """
+
+    def factor(place: Place) -> float:
+        return float(np.mean(slow.factor[_indices(situation, place)]))
+
+    ordered = sorted(places, key=factor, reverse=True)
+    for count in range(2, len(ordered) + 1):
+        if count <= MOST_COUNTED or count == len(ordered) or count & (count - 1) == 0:
+            ranks = [rank for place in ordered[:count] for rank in place.ranks]
+            yield place_of(ranks, situation.program.workers), factor(ordered[count - 1])
 
 
 def rank_effects(situation: Situation) -> dict[str, Effect]:
@@ -85,8 +110,22 @@ def _cause(situation: Situation, kind: _Kind, slow: Effect, place: Place) -> Cau
                 f"{len(situation.own.steps)} steps; noise alone makes up to {least:.2f}"
             ),
             kind.why,
+            *_several(situation, place),
         ),
     )
+
+
+def _several(situation: Situation, place: Place) -> list[str]:
+    """That a place is some ranks and not all that its coordinates stand for."""
+    named = place.coordinates.items()
+    meant = [r for r, one in situation.program.workers.items() if named <= one.coordinates.items()]
+    if len(place.ranks) == len(meant):
+        return []
+    text = (
+        f"{len(place.ranks)} ranks ({number_ranges(place.ranks)}) are slow together: mending fewer "
+        "of them brings less back, as the others hold the step up as long"
+    )
+    return [text]
 
 
 def _mended(situation: Situation, place: Place, kind: _Kind) -> Durations:
