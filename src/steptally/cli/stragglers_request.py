@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from steptally.cli.reading_progress import shown_progress
 from steptally.cli.straggler_places import job_places
 from steptally.cli.stragglers_beside import with_side_files
 from steptally.cli.trace_groups import job_groups
@@ -30,7 +29,7 @@ from steptally.measure.stragglers.search import (
 )
 from steptally.tally import Tally
 from steptally.trace.kinds import load_rules
-from steptally.trace.read import TraceSource, read_traces, trace_files
+from steptally.trace.read import read_traces, trace_files
 from steptally.trace.recognise import recognise
 from steptally.trace.run_directory import RunDirectory
 
@@ -149,7 +148,7 @@ def _recordings(
     )
     recordings: list[RankRecording] = []
     warnings: list[str] = []
-    with _shown_progress(len(sources)) as show:
+    with shown_progress(len(sources)) as show:
         for outcome in extract_sources(sources, options, request.processes):
             show(outcome.source)
             if outcome.recording is None:
@@ -208,18 +207,3 @@ def _check_ranks(recordings: Sequence[RankRecording]) -> None:
                 "there once; name one of them."
             )
         seen[one.rank] = one.source
-
-
-@contextmanager
-def _shown_progress(files: int) -> Iterator[Callable[[TraceSource], None]]:
-    """Show on a terminal's stderr how many traces are read; yields what to call for each."""
-    if files == 1 or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("reading traces", total=files)
-        yield lambda source: bar.update(task, advance=1, description=source.label)

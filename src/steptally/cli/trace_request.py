@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from steptally.cli.reading_progress import shown_progress
 from steptally.cli.trace_groups import check_world, job_groups
 from steptally.cli.trace_perfetto import draw
 from steptally.cli.trace_save import TRACES, make_folder, save_tally
@@ -83,7 +82,7 @@ def _measured(request: TraceRequest, job: Job | None) -> tuple[TraceMerge, list[
     merge, warnings, ranks = TraceMerge(), [], dict[str, int]()
     with shown_progress(len(sources)) as show:
         for outcome in measure_sources(sources, options, request.processes):
-            show(outcome)
+            show(outcome.source)
             if outcome.account is None and len(sources) == 1:
                 raise InputError(outcome.error)
             warnings += _taken(outcome, merge, len(sources))
@@ -125,22 +124,3 @@ def _check_ranks(accounts: Sequence[TraceAccount]) -> None:
                 f"{account.rank}: a rank can be there once; name one of them."
             )
         seen[account.rank] = account.source.source
-
-
-@contextmanager
-def shown_progress(files: int) -> Iterator[Callable[[Outcome], None]]:
-    """Show on a terminal's stderr how many traces are done; yields what to call for each."""
-    if files == 1 or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("reading traces", total=files)
-
-        def show(outcome: Outcome) -> None:
-            bar.update(task, advance=1, description=outcome.source.label)
-
-        yield show
