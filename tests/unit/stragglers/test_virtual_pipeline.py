@@ -86,3 +86,10 @@ def test_messages_go_round_in_a_table_that_does_not_tell_chunks():
     untold = table((1, 2), empty=False).drop("mc")
     (verdict,) = judge(program_of_tables([(Path("ops.parquet"), untold)])).verdicts
     assert verdict.coordinates == {"dp": 1, "pp": 2}
+
+
+def test_steps_that_end_in_a_collective_follow_one_another():
+    # No own work comes after it: what the next step waits for is the collective.
+    ended = table(None, empty=False).filter(pl.col("optype") != "optimizer")
+    judged = judge(program_of_tables([(Path("ops.parquet"), ended)]))
+    assert judged.verdicts == ()
