@@ -30,6 +30,7 @@ MESSAGES = ("forward-send", "forward-recv", "backward-send", "backward-recv")
 OVER_DP = ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce")
 OVER_ENDS = ("embedding-grads-all-reduce",)  # Megatron's embedding group: first and last stage
 OVER_ALL = ("optimizer-clip-main-grad",)
+NEARLY_ALL = 0.95
 _COLLECTIVE = re.compile(r"-(all-reduce|all-gather|reduce-scatter)$")
 
 
@@ -146,14 +147,25 @@ def _with_messages(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_empty_message(table: pl.DataFrame, stages: int) -> pl.Expr:
-    """Whether nobody is there to send to or receive from: the ends of a pipeline without chunks."""
+    """Whether nobody is there to send to or receive from: before the first chunk of the model on
+    the first stage, and after the last on the last.
+
+    With several chunks the others' messages go round, from the last stage to the first. Then the
+    empty ones are there only if these stages have a message for every pass.
+    """
     chunks = int(table["chunk"].max() or 0) + 1  # type: ignore[arg-type]
-    if chunks > 1:
-        return pl.lit(False)
     first, last = pl.col("stage") == 0, pl.col("stage") == stages - 1
     up = pl.col("operation").is_in(["forward-send", "backward-recv"])
     down = pl.col("operation").is_in(["forward-recv", "backward-send"])
-    return (last & up) | (first & down)
+    counts = dict(table.filter(last).group_by("operation").len().iter_rows())
+    sends = counts.get("forward-send", 0)
+    # Real ones are for all chunks but one: half of the passes with two, and never for nearly all.
+    if 0 < sends < NEARLY_ALL * counts.get("forward-compute", 0):
+        return pl.lit(False)
+    if chunks == 1:
+        return (last & up) | (first & down)
+    last, first = last & (pl.col("chunk") == chunks - 1), first & (pl.col("chunk") == 0)
+    return ((last & up) | (first & down)).fill_null(False)
 
 
 def _fused(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:

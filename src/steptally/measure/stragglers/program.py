@@ -89,9 +89,9 @@ class Program:
 def continued(program: Program) -> Program:
     """The program with each rank's step after its step before, where all steps are consecutive.
 
-    The first operations of a step then wait for the last in each lane of the rank's step before,
-    if that had ended by then. Where steps are missing, or do not end in their order, each is for
-    itself.
+    The first operations of a step then wait for the rank's last own work of the step before, and
+    for its last collective if that had ended. Where steps are missing, or do not end in order,
+    each is for itself.
     """
     steps = program.steps
     if len(steps) < 2 or steps[-1] - steps[0] != len(steps) - 1:
@@ -100,18 +100,28 @@ def continued(program: Program) -> Program:
     ends = table.group_by("step").agg(pl.col("end_ns").max()).sort("step")["end_ns"]
     if not ends.is_sorted():
         return program
-    last = table.group_by("rank", "lane", pl.col("step") + 1).agg(
-        before=pl.col("row").sort_by("end_ns").last(), ended=pl.col("end_ns").max()
-    )
     waits = np.zeros(len(table), dtype=bool)
     waits[program.after] = True
-    heads = table.filter(~pl.Series(waits)).join(
-        last.drop("lane"), on=["rank", "step"], how="inner"
-    )
-    heads = heads.filter(pl.col("ended") <= pl.col("start_ns"))
+    heads = table.filter(~pl.Series(waits))
+    main = _last(table, (pl.col("lane") == "main") & pl.col("instance").is_null())
+    joined = _last(table, pl.col("lane").str.starts_with("collectives"))
+    heads = pl.concat(heads.join(last, on=["rank", "step"], how="inner") for last in (main, joined))
+    # A collective that goes on into the next step holds nothing up there.
+    own = pl.col("before_lane") == "main"
+    heads = heads.filter(own | (pl.col("before_end_ns") <= pl.col("start_ns")))
     return replace(
         program,
         before=np.concatenate((program.before, heads["before"].to_numpy().astype(np.int64))),
         after=np.concatenate((program.after, heads["row"].to_numpy().astype(np.int64))),
         continued=True,
+    )
+
+
+def _last(table: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
+    """By rank and the step after: the row, lane and end of the last of these operations."""
+    ends = {"before": "row", "before_lane": "lane", "before_end_ns": "end_ns"}
+    return (
+        table.filter(which)
+        .group_by("rank", pl.col("step") + 1)
+        .agg(pl.col(name).sort_by("end_ns").last().alias(to) for to, name in ends.items())
     )
