@@ -212,3 +212,20 @@ def test_one_rank_alone_is_not_identifiable():
 
 def test_help_loads_nothing_heavy():
     assert run("--help").exit_code == 0
+
+
+def test_fail_on_refuses_what_cannot_be_replayed(tmp_path):
+    table = tmp_path / "phases.csv"
+    rows = [f"{n},{rank},forward,{100 + 100 * (rank == 2)}" for n in range(8) for rank in range(4)]
+    table.write_text("\n".join(["iteration,rank,section,ms", *rows]) + "\n")
+    assert "--fail-on has nothing to judge" in refusal(table, "--fail-on", "5%")
+    assert run(table, "--save", tmp_path / "kept").exit_code == 0
+
+
+def test_two_searches_are_compared_line_by_line(tmp_path):
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(run(slow_table(tmp_path), "--json").output)
+    after.write_text(run(slow_table(tmp_path, 1.0), "--json").output)
+    done = CliRunner().invoke(app, ["compare", str(before), str(after), "--json"])
+    assert done.exit_code == 0
+    assert {"replay", "what_if", "peers"} <= set(json.loads(done.output)["accounts"])

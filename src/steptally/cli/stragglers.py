@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from steptally.errors import InputError
+
 
 def stragglers_command(
     paths: Annotated[
@@ -99,5 +101,10 @@ def stragglers_command(
     if limit is not None:
         from steptally.measure.stragglers.found_tally import recovered_share_of_step
 
+        if found.judgement is None:
+            raise InputError(
+                "--fail-on has nothing to judge: this input has no step to replay, so that nothing "
+                "tells what mending would save; give traces or op tables, or leave --fail-on out."
+            )
         if 100 * recovered_share_of_step(found) > limit:
             raise typer.Exit(1)

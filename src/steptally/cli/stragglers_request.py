@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +15,7 @@ from steptally.cli.trace_groups import job_groups
 from steptally.cli.trace_save import make_folder, save_tally
 from steptally.errors import InputError
 from steptally.job import Job, read_job
+from steptally.measure.run import injected_warning
 from steptally.measure.stragglers.extract import ExtractOptions, extract_sources
 from steptally.measure.stragglers.found_tally import straggler_tally
 from steptally.measure.stragglers.op_tables import is_pipeline_table
@@ -73,10 +74,25 @@ def search(request: StragglersRequest) -> tuple[Tally, Found]:
         found = with_iteration_times(found, run)
     found = with_side_files(found, request.beside, run)
     tally = straggler_tally(found, None if job is None else job.as_json(), warnings)
+    if run is not None:
+        tally = of_run(tally, run)
     if request.save is not None:
         make_folder(request.save)
         save_tally(tally, request.save)
     return tally, found
+
+
+def of_run(tally: Tally, run: RunDirectory) -> Tally:
+    """The tally with the run's own job, and the faults that were injected into it."""
+    manifest = run.read_manifest()
+    injected = [row["spec"] for row in manifest.get("injected") or ()]
+    own = manifest.get("job")
+    return replace(
+        tally,
+        job=tally.job or (own if isinstance(own, dict) else {}),
+        injected=injected,
+        warnings=[*tally.warnings, *injected_warning(injected)],
+    )
 
 
 def _run_directory(paths: Sequence[str]) -> RunDirectory | None:

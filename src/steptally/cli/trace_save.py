@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptally.errors import WriteError
 
@@ -30,7 +31,8 @@ def make_folder(directory: Path) -> None:
 def save_tally(tally: Tally, directory: Path) -> None:
     """Write `tally.json` and `<account>.parquet` into a folder.
 
-    Rows in rows (the groups of a step) are columns of structs. Raises `WriteError`.
+    Rows in rows (the groups of a step) are columns of structs, coordinates are JSON text.
+    Raises `WriteError`.
     """
     import polars as pl
 
@@ -38,7 +40,7 @@ def save_tally(tally: Tally, directory: Path) -> None:
 
     try:
         for account, rows in tally.accounts.items():
-            content = [dataclasses.asdict(row) for row in rows]
+            content = [_flat(dataclasses.asdict(row)) for row in rows]
             frame = pl.DataFrame(content, infer_schema_length=None)
             frame.write_parquet(directory / f"{account}.parquet")
     except OSError as error:
@@ -47,3 +49,10 @@ def save_tally(tally: Tally, directory: Path) -> None:
             "disk that has room and may be written."
         ) from error
     write_atomically(directory / "tally.json", tally.dumps())
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Mappings (coordinates) as JSON text: parquet has none with other keys in each row."""
+    return {
+        name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()
+    }

@@ -52,7 +52,7 @@ def measure_run(directory: RunDirectory) -> Tally:
             }
         ),
         warnings=[
-            *_injected_warning(injected),
+            *injected_warning(injected),
             *_how_it_ended(manifest),
             *step_warnings(steps),
             *trace_warnings,
@@ -125,7 +125,8 @@ def _no_traces(ranks: Sequence[RankAccount]) -> list[str]:
     return [why]
 
 
-def _injected_warning(specs: Sequence[str]) -> list[str]:
+def injected_warning(specs: Sequence[str]) -> list[str]:
+    """What to say of a run into which faults were injected; nothing of any other."""
     if not specs:
         return []
     sentence = (

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from steptally.tally.identity import Entry, Identity, Quantity, entry_of
+from steptally.tally.straggler_identities import STRAGGLER_IDENTITIES
 from steptally.tally.trace_identities import TIME, TRACE_IDENTITIES
 
 TENSOR_CUTS = frozenset(
@@ -242,6 +243,7 @@ IDENTITIES: dict[str, tuple[Identity, ...]] = {
     ),
     "time": TIME,
     **TRACE_IDENTITIES,
+    **STRAGGLER_IDENTITIES,
     "steps": (
         Identity(
             keys=("rank",),

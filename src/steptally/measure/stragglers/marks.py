@@ -12,6 +12,8 @@ from steptally.trace.schema import Trace
 
 # Autograd's engine shows each backward node as an operator of this name.
 _NODE = "autograd::engine::evaluate_function: "
+# The operator by which a rank is slowed on purpose (run/faults/slow_compute.py).
+DELAY_OPERATOR = "steptally::injected_delay"
 # What a model computes and neither loading a batch nor clearing gradients does.
 _MODEL_OPERATORS = re.compile(
     r"^(aten|te|transformer_engine|apex)::.*(embedding|linear|matmul|mm|layer_norm|rms_norm|attention)"
@@ -65,7 +67,10 @@ def _host_runs(trace: Trace) -> Intervals:
     outermost = own.filter(pl.col("start_ns") >= reach)
     # A thread of autograd's own runs nothing else, and its runs end where the caller goes on.
     outermost = outermost.sort("start_ns")
-    nodes = outermost["name"].str.starts_with(_NODE).to_numpy()
+    node = pl.col("name").str.starts_with(_NODE)
+    # What `steptally run --inject` adds belongs to what it slows: the pass before it.
+    told = pl.when(pl.col("name") != DELAY_OPERATOR).then(node)
+    nodes = outermost.select(told.forward_fill().fill_null(False)).to_series().to_numpy()
     return _consecutive(outermost["start_ns"].to_numpy(), outermost["end_ns"].to_numpy(), nodes)
 
 

@@ -31,7 +31,8 @@ def _over_steps(
     situation: Situation, own: OwnTimes, times: Floats, operation: str
 ) -> Iterator[PeerRow]:
     peers = own.peers(times)
-    own_ns, peers_ns, ratios = nanmedian(times), nanmedian(peers), nanmedian(ratio(times, peers))
+    own_ns, peers_ns = nanmedian(times), nanmedian(peers)
+    ratios = ratio(own_ns, peers_ns)
     for index, rank in enumerate(own.ranks):
         if not np.isnan(own_ns[index]):
             cell = (own_ns[index], peers_ns[index], ratios[index])

@@ -216,7 +216,7 @@ def _collectives(timeline: _Timeline) -> pl.DataFrame:
         end_ns="leave_ns",
         busy_ns=pl.lit(None),
         # What moves as many bytes is alike: a gradient's all-reduce is none of a norm's.
-        name=pl.format("{} {} {} B", "collective", axis, pl.col("bytes").fill_null(0)),
+        name=pl.format("{} {}{}", "collective", axis, pl.format(" {} B", "bytes").fill_null("")),
         axis=axis,
         instance="instance",
     ).cast(_PIECES)  # type: ignore[arg-type]
