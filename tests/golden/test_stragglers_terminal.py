@@ -62,6 +62,13 @@ def test_a_verdict_that_knows_only_its_class_is_shown_without_what_it_does_not_k
     assert "recovers" not in shown
 
 
+def test_a_cause_that_hides_other_delays_brings_back_more_than_was_lost_and_says_why():
+    row = replace(slow_worker(), verdict="stage-imbalance", share_recovered=1.208)
+    shown = printed(with_verdict(row), 120)
+    assert "120.8 % of the lost time, 593.8 ms a step: it hides other delays too" in shown
+    assert "2.00× the other stages' time" in shown
+
+
 def test_ranks_in_many_runs_are_counted_rather_than_listed():
     row = replace(slow_worker(), ranks=tuple(range(0, 1000, 2)))
     shown = printed(with_verdict(row), 120)

@@ -19,6 +19,14 @@ CLASSES = {
     "pause": ("pause", "work stands still now and then (garbage collection, checkpoint)"),
     "not-identifiable": ("not identifiable", "this recording does not tell the cause"),
 }
+# What a factor is over, of the classes where it is not over peers' time.
+AGAINST = {
+    "stage-imbalance": "the other stages' time",
+    "sequence-imbalance": "a usual micro-batch's time",
+    "pause": "what it would be without",
+}
+# Above this share, mending one cause hides other delays too, and that is said.
+WHOLE = 1.005
 # Pipeline stage and replica first: peers are ranks of one stage.
 AXES = ("pp", "dp", "cp", "ep", "tp")
 MOST_RUNS = 6
@@ -128,11 +136,14 @@ def _recovers(row: VerdictRow) -> str:
     a_step = f"{duration(row.recovered_ns)} a step"
     if row.share_recovered is None:
         return f"mending it recovers {a_step}"
-    return f"mending it recovers {quantity(row.share_recovered, '1')} of the lost time, {a_step}"
+    words = f"mending it recovers {quantity(row.share_recovered, '1')} of the lost time, {a_step}"
+    more = ": it hides other delays too" if row.share_recovered > WHOLE else ""
+    return words + more
 
 
 def _factor(row: VerdictRow) -> str:
-    words = [f"{times(row.factor)} its peers' time"] if row.factor is not None else []
+    against = AGAINST.get(row.verdict, "its peers' time")
+    words = [f"{times(row.factor)} {against}"] if row.factor is not None else []
     if row.detectable is not None:
         words.append(f"told from noise from {times(row.detectable)} up")
     if row.phase:
