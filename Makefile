@@ -16,7 +16,7 @@ test: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-# Real faults in real runs, and what they are called: a table, some twenty minutes.
+# Real faults in real runs, and what they are called: a table, half an hour or more.
 confusion: $(STAMP)
 	$(BIN)/python -m tests.confusion
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from steptally.errors import InputError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from steptally.measure.stragglers.search import Found
 
 
 def stragglers_command(
@@ -98,13 +103,20 @@ def stragglers_command(
         from steptally.report.terminal import print_tally
 
         print_tally(tally)
-    if limit is not None:
-        from steptally.measure.stragglers.found_tally import recovered_share_of_step
+    if limit is not None and saves_more(found, limit):
+        raise typer.Exit(1)
 
-        if found.judgement is None:
-            raise InputError(
-                "--fail-on has nothing to judge: this input has no step to replay, so that nothing "
-                "tells what mending would save; give traces or op tables, or leave --fail-on out."
-            )
-        if 100 * recovered_share_of_step(found) > limit:
-            raise typer.Exit(1)
+
+def saves_more(found: Found, limit: Fraction) -> bool:
+    """Whether mending all that is named saves more than so many percent of the step.
+
+    Raises `InputError` where nothing was replayed.
+    """
+    from steptally.measure.stragglers.found_tally import recovered_share_of_step
+
+    if found.judgement is None:
+        raise InputError(
+            "--fail-on has nothing to judge: this input has no step to replay, so that nothing "
+            "tells what mending would save; give traces or op tables, or leave --fail-on out."
+        )
+    return 100 * recovered_share_of_step(found) > limit

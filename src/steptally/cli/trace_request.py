@@ -48,7 +48,7 @@ def traced(request: TraceRequest) -> Tally:
     name = request.device or (job.cluster.device if job else None)
     device = find_device(name) if name else None
     if request.save is not None:
-        make_folder(request.save)
+        make_folder(request.save / TRACES)
     merge, warnings = _measured(request, job)
     tally = trace_tally(
         merge,

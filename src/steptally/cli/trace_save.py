@@ -18,9 +18,9 @@ TRACES = "traces"
 
 
 def make_folder(directory: Path) -> None:
-    """Make the folder, and that of its traces, before anything is read. Raises `WriteError`."""
+    """Make a folder, before anything is read. Raises `WriteError`."""
     try:
-        (directory / TRACES).mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError(
             f"{directory} cannot be made ({error.strerror or error}): name a directory that is "

@@ -35,7 +35,7 @@ from steptally.tally.straggler_rows import ReplayRow, VerdictRow
 # Lateness from before the recording is worth a word from this part of the step on.
 NOTABLE_INHERITED = 0.05
 MOST_VERDICTS = 8
-# Mending a cause leaves this many replays at most: the largest suspicions come first.
+# So many suspicions are replayed at most for each verdict, the surest first.
 MOST_REPLAYED = 64
 
 
