@@ -2,10 +2,16 @@
 
     python -m tests.confusion [--faults 30] [--clean 20] [--seed N] [--keep DIR]
 
-Each run is a real job of 4 or 8 ranks over gloo. Kind, place and size (1.2 to 3 times) of its fault
-are drawn; half of the slow workers are slowed from outside the product, by a process that stops
-and continues the rank. A fault is found where the first verdict has its class and coordinates; a
-clean run passes where no verdict exceeds the effect that is stated as detectable.
+Each run is a real job of 4 or 8 ranks over gloo. Kind, place and size of its fault are drawn: 1.2
+to 3 times the rank's own time in the steps that it strikes, as a clean run of the layout took it.
+Half of the slow workers are slowed from outside the product, by a process that stops and continues
+the rank. A fault is found where the first verdict has its class and coordinates; a clean run passes
+where no verdict exceeds the effect that is stated as detectable.
+
+Ranks that compute all the time on fewer cores than ranks slow each other, and hide each other's
+faults: one that stands still lends its core to the rest. So every rank sleeps for a part of its
+compute (`--inject slow-rank` of all of them alike), as a host does whose device computes, until
+they have room. A fault multiplies with that.
 """
 
 from __future__ import annotations
@@ -14,12 +20,14 @@ import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +73,7 @@ LAYOUTS = {
     "dp4 pp2": {
         "world_size": 8,
         "pipeline_model_parallel_size": 2,
-        "global_batch_size": 16,
+        "global_batch_size": 8,
         "num_layers": 8,  # so that the head is little of the last stage
     },
     "dp4 ep4": {
@@ -76,6 +84,8 @@ LAYOUTS = {
     },
 }
 WARMUP, TRACED = 2, 18
+TRACED_FOR_TYPICAL = 8
+STOPPED_EVERY_MS = 4.0
 FAULT_KINDS = (
     "slow-worker",
     "slow-worker",
@@ -109,6 +119,37 @@ class Trial:
         return self.inject or "clean"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typical:
+    """What a rank of a layout takes in a step without a fault: own time, and messages on a link."""
+
+    own_ms: float
+    messages: int
+
+    def excess_ms(self, factor: float) -> float:
+        """What makes a rank's own time `factor` times as long."""
+        return (factor - 1) * self.own_ms
+
+
+def typical(layout: str, directory: Path) -> Typical:
+    """Of a clean run: the median own time, and the calls of rank 0 on its tp or pp axis."""
+    clean_run = Trial(layout=layout, verdict="none")
+    accounts = search(run(clean_run, directory, TRACED_FOR_TYPICAL))["accounts"]
+    own_ns = [
+        row["own_ns"]
+        for row in accounts["peers"]
+        if row["operation"] == "all own work" and row["step"] is None and row["against"] == "peers"
+    ]
+    calls = sum(row["instances"] for row in accounts["waits"] if _on_a_link(row))
+    return Typical(
+        own_ms=statistics.median(own_ns) / 1e6, messages=max(1, round(calls / TRACED_FOR_TYPICAL))
+    )
+
+
+def _on_a_link(row: dict[str, object]) -> bool:
+    return row["rank"] == 0 and row["axis"] in ("tp", "pp")
+
+
 def coordinates(layout: str, rank: int) -> dict[str, int]:
     """The places of a rank on the axes that its layout splits (Megatron's order tp, dp, pp)."""
     sizes = LAYOUTS[layout]
@@ -121,8 +162,8 @@ def coordinates(layout: str, rank: int) -> dict[str, int]:
     return {axis: at for axis, at in places.items() if split[axis] > 1}
 
 
-def draw(kind: str, number: int, dice: random.Random) -> Trial:
-    """A fault of one kind, at a place and of a size that are drawn."""
+def draw(kind: str, number: int, dice: random.Random, usual: Mapping[str, Typical]) -> Trial:
+    """A fault of one kind, at a place and of a size that are drawn; `usual` by layout."""
     factor = round(dice.uniform(1.2, 3.0), 2)
     if kind == "stage-imbalance":
         layout = dice.choice(["dp2 pp2", "dp2 pp2", "dp4 pp2"])
@@ -131,7 +172,7 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
             layout=layout,
             verdict=kind,
             coordinates={"pp": stage},
-            inject=f"slow-stage={stage}:{max(factor, 1.3)}x",
+            inject=f"slow-stage={stage}:{factor}x",
             seed=number,
         )
     if kind == "expert-hot-spot":
@@ -147,6 +188,7 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
     layout = dice.choice(["dp4", "dp4", "dp2 pp2", "dp2 pp2", "tp2 dp2", "tp2 dp2", "dp4 pp2"])
     rank = dice.randrange(LAYOUTS[layout]["world_size"])
     place = coordinates(layout, rank)
+    excess_ms = usual[layout].excess_ms(factor)
     if kind == "slow-worker":
         if number % 2:
             return Trial(
@@ -160,9 +202,9 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
         inject = f"slow-rank={rank}:{factor}x{phase}"
     elif kind == "data-loading":
         every = dice.choice(["", ":every=3"])
-        inject = f"data-stall={rank}:{dice.randrange(60, 300)}ms{every}"
+        inject = f"data-stall={rank}:{excess_ms:.1f}ms{every}"
     elif kind == "pause":
-        inject = f"gc-pause={rank}:{dice.randrange(150, 500)}ms:every={dice.choice([3, 4, 5])}"
+        inject = f"gc-pause={rank}:{excess_ms:.1f}ms:every={dice.choice([3, 4, 5])}"
     else:
         layout = dice.choice(["dp2 pp2", "tp2 dp2"])
         first = dice.choice([0, 1]) if layout == "dp2 pp2" else dice.choice([0, 2])
@@ -172,7 +214,8 @@ def draw(kind: str, number: int, dice: random.Random) -> Trial:
             for axis, at in coordinates(layout, first).items()
             if coordinates(layout, second)[axis] == at
         }
-        inject = f"slow-link={first}-{second}:{dice.randrange(10, 30)}ms"
+        each_ms = usual[layout].excess_ms(factor) / usual[layout].messages
+        inject = f"slow-link={first}-{second}:{each_ms:.1f}ms"
     return Trial(layout=layout, verdict=kind, coordinates=place, inject=inject, seed=number)
 
 
@@ -192,7 +235,7 @@ def run(trial: Trial, directory: Path, traced: int = TRACED) -> Path:
     command = [sys.executable, "-m", "steptally", "run", str(job), "--directory", str(directory)]
     command += ["--steps", str(steps), "--warmup-steps", str(WARMUP)]
     command += ["--traced-steps", ",".join(map(str, range(WARMUP + 1, steps + 1)))]
-    for fault in trial.inject.split():
+    for fault in [*alike(LAYOUTS[trial.layout]["world_size"]), *trial.inject.split()]:
         command += ["--inject", fault]
     with ExitStack() as stack:
         process = subprocess.Popen(
@@ -205,9 +248,7 @@ def run(trial: Trial, directory: Path, traced: int = TRACED) -> Path:
         if trial.stopped:
             made = _wait_for_directory(directory, process)
             pid = rank_pid(RunDirectory(made), trial.stopped[0])
-            # Of ranks that share cores each has a part: it is this part that the fault shortens.
-            ranks_a_core = LAYOUTS[trial.layout]["world_size"] / len(os.sched_getaffinity(0))
-            stack.enter_context(slow_down(pid, trial.stopped[1] * max(ranks_a_core, 1.0)))
+            stack.enter_context(slow_down(pid, trial.stopped[1], STOPPED_EVERY_MS))
         status = process.wait(timeout=600)
         reader.join()
         if status:
@@ -215,6 +256,16 @@ def run(trial: Trial, directory: Path, traced: int = TRACED) -> Path:
                 f"{trial.fault}: run ended with {status}: {output[0].decode()[-2000:]}"
             )
     return _made(directory)
+
+
+def alike(ranks: int) -> list[str]:
+    """What makes every rank sleep for as much of its compute as leaves room for the others.
+
+    Nothing where each has a core of its own.
+    """
+    ranks_a_core = ranks / len(os.sched_getaffinity(0))
+    factor = 2 * ranks_a_core if ranks_a_core > 1 else 1
+    return [f"slow-rank={rank}:{factor}x" for rank in range(ranks)] if factor > 1 else []
 
 
 def _made(directory: Path) -> Path:
@@ -254,10 +305,10 @@ def answer(trial: Trial, found: dict[str, object]) -> tuple[str, bool]:
     )
 
 
-def trials(faults: int, clean_runs: int, seed: int) -> list[Trial]:
+def trials(faults: int, clean_runs: int, seed: int, usual: Mapping[str, Typical]) -> list[Trial]:
     """As many faults, over all kinds in turn, and clean runs, in mixed order."""
     dice = random.Random(seed)
-    drawn = [draw(FAULT_KINDS[n % len(FAULT_KINDS)], n, dice) for n in range(faults)]
+    drawn = [draw(FAULT_KINDS[n % len(FAULT_KINDS)], n, dice, usual) for n in range(faults)]
     drawn += [clean(faults + n, dice) for n in range(clean_runs)]
     dice.shuffle(drawn)
     return drawn
@@ -277,7 +328,13 @@ def main() -> None:
     right = Counter[bool]()
     with ExitStack() as stack:
         root = asked.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for number, trial in enumerate(trials(asked.faults, asked.clean, seed)):
+        usual = {}
+        for number, layout in enumerate(LAYOUTS):
+            directory = root / f"typical{number}"
+            directory.mkdir(parents=True)
+            usual[layout] = typical(layout, directory)
+            print(f"{layout:<8} {usual[layout]}", flush=True)
+        for number, trial in enumerate(trials(asked.faults, asked.clean, seed, usual)):
             directory = root / f"{number:02}"
             directory.mkdir(parents=True)
             found = search(run(trial, directory))

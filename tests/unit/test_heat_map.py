@@ -14,7 +14,7 @@ from steptally.report.heat_map import (
     with_columns,
 )
 from steptally.report.peer_maps import peer_maps
-from steptally.tally import PeerRow, Tally
+from steptally.tally import PeerRow, Tally, VerdictRow
 
 
 def maps_of(rows: list[PeerRow], most_rows: int = 24) -> list[HeatMap]:
@@ -49,6 +49,35 @@ def test_of_several_rows_only_those_with_peers_are_held_against_them():
     without = replace(without, operation=with_peers.operation, peers_ns=None, ratio=None)
     ((cell,),) = maps_of([with_peers, without])[0].cells
     assert (cell.own_ns, cell.peers_ns, cell.ratio) == (300_000_000, 200_000_000, 1.5)
+
+
+def against_stages(rows: list[PeerRow]) -> list[PeerRow]:
+    """The same ranks against other stages, the last of which takes a quarter longer."""
+    return [
+        replace(row, against="stages", peers_ns=row.own_ns, ratio=1.25 if last else 1.0)
+        for row in rows
+        for last in (row.coordinates["pp"] == 1,)
+    ]
+
+
+def test_ranks_are_held_against_other_stages_where_a_stage_is_to_blame():
+    rows = peer_rows(places(pp=2, dp=2), slow={}, steps=0)
+    accounts = {"peers": [*rows, *against_stages(rows)]}
+    (unblamed,) = peer_maps(Tally(basis="measured", accounts=accounts), most_rows=24)
+    assert unblamed.title == "Own time over peers', by operation"
+    accounts["verdicts"] = [VerdictRow(verdict="stage-imbalance", coordinates={"pp": 1})]
+    peers, stages = peer_maps(Tally(basis="measured", accounts=accounts), most_rows=24)
+    assert peers == unblamed
+    assert stages.title == "Own time over the other stages', by operation"
+    assert [cells[0].ratio for cells in stages.cells] == [1.0, 1.0, 1.25, 1.25]
+    assert "1.25× the other stages' time" in stages.cells[2][0].words
+
+
+def test_ranks_that_have_no_peers_are_held_against_other_stages_alone():
+    rows = peer_rows(places(pp=2), slow={}, steps=0)
+    alone = [replace(row, peers_ns=None, ratio=None) for row in rows]
+    (stages,) = maps_of([*alone, *against_stages(rows)])
+    assert stages.title == "Own time over the other stages', by operation"
 
 
 def test_an_axis_that_all_ranks_share_is_no_heading():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from steptally.trace.run_directory import RunDirectory
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 20, 3
+MOST_TRACED_STEPS = 10_000
+_STEPS = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def run_command(
@@ -33,7 +36,7 @@ def run_command(
         str | None,
         typer.Option(
             "--traced-steps",
-            metavar="N,N…",
+            metavar="N,A-B…",
             help="Steps to trace, from 1; 'none' for none (default: two after warm-up).",
         ),
     ] = None,
@@ -121,17 +124,27 @@ def run(
 
 
 def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
-    """The steps that `--traced-steps` names; None where the choice is left to the launcher."""
+    """The steps that `--traced-steps` names; None where the choice is left to the launcher.
+
+    >>> read_traced_steps("3-5,8")
+    (3, 4, 5, 8)
+    """
     if text is None:
         return None
     if text.strip().lower() == "none":
         return ()
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() and len(word) < 19 for word in words):
+    named = [_STEPS.fullmatch(word) for word in text.replace(",", " ").split()]
+    ranges = [(int(one[1]), int(one[2] or one[1])) for one in named if one]
+    if not named or None in named or any(last < first for first, last in ranges):
         raise InputError(
-            f"--traced-steps got {text!r}: name steps counted from 1, as 6,7; or none."
+            f"--traced-steps got {text!r}: name steps counted from 1, as 6,7 or 6-9; or none."
         )
-    return tuple(sorted({int(word) for word in words}))
+    if any(last - first >= MOST_TRACED_STEPS for first, last in ranges):
+        raise InputError(
+            f"--traced-steps got {text!r}: more than {MOST_TRACED_STEPS:,} steps are not traced "
+            "in one run; name fewer."
+        )
+    return tuple(sorted({step for first, last in ranges for step in range(first, last + 1)}))
 
 
 def show(tally: Tally, recorded: RunDirectory, json_output: bool) -> None:

@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from steptally.errors import InputError
 from steptally.measure.stragglers.search import Found
+from steptally.measure.stragglers.side_files.numa import places_of_manifest
 from steptally.measure.stragglers.side_files.read import read_side_files
 from steptally.measure.stragglers.side_files.rows import SideFinding
 from steptally.tally import VerdictRow
 from steptally.trace.run_directory import RunDirectory
+
+
+def check_side_files(files: Sequence[str]) -> None:
+    """Raises `InputError` for one that is not there, before anything long begins."""
+    for file in files:
+        if not Path(file).is_file():
+            raise InputError(f"--beside {file}: there is no such file.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +38,21 @@ def with_side_files(found: Found, files: Sequence[str], run: RunDirectory | None
     All else that is no good news is a note. A file that names no host is of the run's only one.
     Raises `InputError` for a file of no known kind.
     """
-    if not files:
-        return found
     seats = {} if run is None else _seats(run)
+    gpus = [] if run is None else places_of_manifest(run.read_manifest())
     hosts = {seat.host for seat in seats.values()}
     only = hosts.pop() if len(hosts) == 1 else None
     paths = [Path(file) for file in files]
-    said = read_side_files(paths, dict.fromkeys(paths, only) if only else None)
+    said = read_side_files(paths, dict.fromkeys(paths, only) if only else None, gpus)
     told = [one for one in said.findings if one.severity != "healthy"]
     used: set[SideFinding] = set()
     verdicts = []
     for verdict in found.verdicts:
         own = [one for one in told if _is_of(one, verdict, seats)]
         used.update(own)
-        evidence = (*verdict.evidence, *(one.sentence for one in own))
+        evidence = (*verdict.evidence, *(one.told() for one in own))
         verdicts.append(replace(verdict, evidence=evidence))
-    rest = [f"{one.severity}: {one.sentence}" for one in told if one not in used]
+    rest = [f"{one.severity}: {one.told()}" for one in told if one not in used]
     return replace(found, verdicts=tuple(verdicts), notes=[*found.notes, *rest, *said.lost])
 
 

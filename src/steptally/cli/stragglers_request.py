@@ -10,7 +10,7 @@ import polars as pl
 
 from steptally.cli.reading_progress import shown_progress
 from steptally.cli.straggler_places import job_places
-from steptally.cli.stragglers_beside import with_side_files
+from steptally.cli.stragglers_beside import check_side_files, with_side_files
 from steptally.cli.trace_groups import job_groups
 from steptally.cli.trace_save import make_folder, save_tally
 from steptally.errors import InputError
@@ -53,6 +53,7 @@ def search(request: StragglersRequest) -> tuple[Tally, Found]:
     """What is found, and the tally of it. Raises `InputError` for what cannot be used."""
     if request.overrides and request.job is None:
         raise InputError("--set is given without --job: it overrides a setting of a job; add one.")
+    check_side_files(request.beside)
     job = None if request.job is None else read_job(request.job, list(request.overrides))
     run = _run_directory(request.paths)
     warnings: list[str] = []
@@ -72,7 +73,8 @@ def search(request: StragglersRequest) -> tuple[Tally, Found]:
         found = search_recordings(recordings)
     if run is not None:
         found = with_iteration_times(found, run)
-    found = with_side_files(found, request.beside, run)
+    if request.beside:
+        found = with_side_files(found, request.beside, run)
     tally = straggler_tally(found, None if job is None else job.as_json(), warnings)
     if run is not None:
         tally = of_run(tally, run)

@@ -21,13 +21,17 @@ MOST_MARKED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatCell:
-    """One rank's own time in one thing over its peers'; `ratio` is None where it has no peers."""
+    """One rank's own time in one thing over its peers'; `ratio` is None where it has no peers.
+
+    `others` names what stands for peers.
+    """
 
     place: str
     of: str
     own_ns: int
     peers_ns: int | None
     ratio: float | None
+    others: str = "its peers'"
 
     @property
     def level(self) -> int:
@@ -46,7 +50,7 @@ class HeatCell:
         if self.ratio is None or self.peers_ns is None:
             return f"{where}: {duration(self.own_ns)}, no peers to hold it against"
         against = f"{duration(self.own_ns)} against {duration(self.peers_ns)}"
-        return f"{where}: {times(self.ratio)} its peers' time, {against}"
+        return f"{where}: {times(self.ratio)} {self.others} time, {against}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from steptally.report.table import NOTHING
 from steptally.report.verdict_cards import ordered, place_in_words
 from steptally.tally import PeerRow, Tally
 
-TITLE = "Own time over peers'"
+# What a map's cells are over, by `PeerRow.against`: in its title, and in a cell's words.
+OTHERS = {"peers": ("peers'", "its peers'"), "stages": ("the other stages'", "the other stages'")}
 # So many ranks are shown of many that are all as their peers.
 FEW = 8
 _Place = Mapping[str, int]
@@ -25,11 +26,29 @@ _Place = Mapping[str, int]
 def peer_maps(tally: Tally, *, most_rows: int) -> list[HeatMap]:
     """The maps of a tally's `peers`, each of at most `most_rows` rows; none without that account.
 
-    Of more ranks, the pair of axes that differs most is mapped, and then the ranks that are
-    furthest from their peers.
+    Ranks are held against their peers, where any has some; against the other stages where none
+    has, or where a stage is to blame.
     """
     rows = [row for row in tally.accounts.get("peers", ()) if isinstance(row, PeerRow)]
-    if not rows or most_rows < 1:
+    against: dict[str, list[PeerRow]] = defaultdict(list)
+    for row in rows:
+        against[row.against].append(row)
+    blamed = any(getattr(row, "verdict", "") == "stage-imbalance" for row in _verdicts(tally))
+    if all(row.ratio is None for row in against["peers"]) and against["stages"]:
+        del against["peers"]
+    elif not blamed:
+        against.pop("stages", None)
+    return [heat for kind in against.values() if kind for heat in _maps(kind, most_rows)]
+
+
+def _verdicts(tally: Tally) -> Sequence[object]:
+    return tally.accounts.get("verdicts", ())
+
+
+def _maps(rows: Sequence[PeerRow], most_rows: int) -> list[HeatMap]:
+    """Of more ranks than `most_rows`, the pair of axes that differs most is mapped, and then the
+    ranks that are furthest from their peers."""
+    if most_rows < 1:
         return []
     stepped = [row for row in rows if row.step is not None]
     medians = [row for row in rows if row.step is None] or stepped
@@ -45,6 +64,10 @@ def peer_maps(tally: Tally, *, most_rows: int) -> list[HeatMap]:
     return maps
 
 
+def _title(rows: Sequence[PeerRow]) -> str:
+    return f"Own time over {OTHERS[rows[0].against][0]}"
+
+
 def _operations_map(rows: Sequence[PeerRow], places: Mapping[int, _Place], which: str) -> HeatMap:
     operations = list(dict.fromkeys(row.operation for row in rows))
     every_step = all(row.step is None for row in rows)
@@ -52,7 +75,7 @@ def _operations_map(rows: Sequence[PeerRow], places: Mapping[int, _Place], which
     return _ranks_map(
         rows,
         places,
-        title=f"{TITLE}, by operation",
+        title=f"{_title(rows)}, by operation",
         note=f"{which}{what}",
         columns={name: printable(name) for name in operations},
         column_of=lambda row: row.operation,
@@ -65,7 +88,7 @@ def _steps_map(rows: Sequence[PeerRow], places: Mapping[int, _Place], which: str
     return _ranks_map(
         rows,
         places,
-        title=f"{TITLE}, by step",
+        title=f"{_title(rows)}, by step",
         note=f"{which}all operations together",
         columns={step: str(step) for step in steps},
         column_of=lambda row: row.step,
@@ -122,7 +145,7 @@ def _axes_map(rows: Sequence[PeerRow], places: Mapping[int, _Place], most_rows: 
     columns = sorted({column for _, column in found}, key=_unknown_last)
     name = f"{printable(down)} × {printable(along)}" if down else f"by {printable(along)}"
     heat = HeatMap(
-        title=f"{TITLE}, {name}",
+        title=f"{_title(rows)}, {name}",
         note=f"all {len(places):,} ranks, all operations together; a cell is the slowest of its "
         "ranks" + ("; of all pairs of axes, these two differ most" if down else ""),
         heads=(printable(down) or "ranks",),
@@ -193,6 +216,7 @@ def _furthest(rows: Sequence[PeerRow], most: int) -> list[int]:
 def _cell(rows: Sequence[PeerRow], place: _Place, of: str) -> HeatCell:
     """One row as it is; of several, the sums of those that have peers."""
     where = place_in_words(place, (rows[0].rank,))
+    others = OTHERS[rows[0].against][1]
     if len(rows) == 1:
         (row,) = rows
         known = row.ratio is not None and row.peers_ns is not None
@@ -202,14 +226,18 @@ def _cell(rows: Sequence[PeerRow], place: _Place, of: str) -> HeatCell:
             own_ns=row.own_ns,
             peers_ns=row.peers_ns if known else None,
             ratio=row.ratio if known else None,
+            others=others,
         )
     pairs = [(row.own_ns, row.peers_ns) for row in rows if row.peers_ns is not None]
     peers_ns = sum(peers for _, peers in pairs)
     if not peers_ns:
         own_ns = sum(row.own_ns for row in rows)
-        return HeatCell(place=where, of=of, own_ns=own_ns, peers_ns=None, ratio=None)
+        return HeatCell(place=where, of=of, own_ns=own_ns, peers_ns=None, ratio=None, others=others)
     own_ns = sum(own for own, _ in pairs)
-    return HeatCell(place=where, of=of, own_ns=own_ns, peers_ns=peers_ns, ratio=own_ns / peers_ns)
+    ratio = own_ns / peers_ns
+    return HeatCell(
+        place=where, of=of, own_ns=own_ns, peers_ns=peers_ns, ratio=ratio, others=others
+    )
 
 
 def _varied(places: Collection[_Place]) -> list[str]:

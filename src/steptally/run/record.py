@@ -245,7 +245,7 @@ class Recorder:
         """Save the trace. A rank that closes early must not wait for the others."""
         if self._window is not None:
             window, self._window = self._window, None
-            window.stop()
+            window.stop(with_others=with_others)
             self._write(lambda: window.save(self.directory.trace(self._rank)))
             if with_others:
                 barrier()
@@ -279,7 +279,7 @@ class Recorder:
         """The loop's own error is on its way up: leave nothing patched, write no half step."""
         if self._window is not None:
             window, self._window = self._window, None
-            window.stop()
+            window.stop(with_others=False)
 
     def _flush(self, count: int) -> None:
         """Write the oldest `count` pending records."""

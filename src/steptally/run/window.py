@@ -1,8 +1,8 @@
 """A traced window: consecutive steps that one profiler session records.
 
 Starting and stopping the profiler and writing the trace take from milliseconds to seconds, and not
-the same on every rank. All of it happens between steps, and ends in a barrier, so that no rank
-waits for another's profiler inside a step that is timed.
+the same on every rank. All of it happens between steps, and between two barriers: no rank waits
+for another's profiler inside a step, or shares its cores with one that writes its trace.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ class TracedWindow:
             yield
             _synchronize()
 
-    def stop(self) -> None:
-        """Stop recording: nothing of torch stays patched."""
+    def stop(self, *, with_others: bool) -> None:
+        """Stop recording, once all ranks are through their step: nothing of torch stays patched."""
         self._tags.close()
+        if with_others:
+            barrier()
         if self._profiler is not None:
             self._profiler.stop()
 

@@ -56,7 +56,7 @@ STRAGGLER_IDENTITIES: dict[str, tuple[Identity, ...]] = {
     ),
     "peers": (
         Identity(
-            keys=("rank", "operation"),
+            keys=("rank", "operation", "against"),
             quantities=_ns("own_ns"),
             left_out=("coordinates", "step", "peers_ns", "ratio"),
             absent_is_zero=False,

@@ -153,8 +153,9 @@ class WhatIfRow:
 class PeerRow:
     """One rank's own time per step in one kind of operation, against its peers': a heat map's cell.
 
-    `step` is None for the median over steps. `ratio` = own / peers (median of the peer group),
-    None where the rank has no peers.
+    `step` is None for the median over steps. `ratio` = own / peers, None where it has none.
+    `against` tells which: `peers` (the median of the peer group), or `stages` (the mean of the
+    other pipeline stages, each the lower quartile of its ranks).
     """
 
     rank: int
@@ -164,3 +165,4 @@ class PeerRow:
     own_ns: int
     peers_ns: int | None
     ratio: float | None
+    against: str = "peers"

@@ -178,7 +178,7 @@ def test_m108_10_extremes_over_ranks_tell_data_loading_too():
 def test_m108_10_a_small_share_of_batch_generator_is_not_data_loading():
     found = conclude_from_phases(timers({"batch-generator": [5.0] * 4}, step_ms=900.0))
     assert found.verdicts == ()
-    assert found.notes[0].startswith("data loading is not it")
+    assert found.notes[0].startswith("data loading does not hold all ranks up")
 
 
 def test_m108_11_all_scores_nan_means_that_the_detector_saw_no_kernels(tmp_path):

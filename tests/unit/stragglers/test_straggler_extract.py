@@ -19,7 +19,7 @@ from steptally.measure.stragglers.extract import (
     extract_sources,
 )
 from steptally.measure.stragglers.places import (
-    Place,
+    RankPosition,
     manifest_places,
     placed,
     places_beside,
@@ -218,7 +218,7 @@ def test_coordinates_come_from_the_groups_and_places_from_the_run_directory():
 def test_a_place_that_is_given_goes_before_what_the_recording_tells():
     recording = extract(recorded_trace("pp2", 1), 1, OPTIONS)
     assert recording.coordinates["pp"] == 1
-    (other,) = placed([recording], {1: Place(coordinates={"pp": 7}, host="node3")})
+    (other,) = placed([recording], {1: RankPosition(coordinates={"pp": 7}, host="node3")})
     assert (other.coordinates["pp"], other.host) == (7, "node3")
 
 

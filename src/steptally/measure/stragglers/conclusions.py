@@ -22,13 +22,15 @@ class Conclusions:
     """Verdicts of one source; where there are none, `notes` say why, in numbers.
 
     `detectable` is the least factor on the step time that this source could have told from noise,
-    None where it does not say. `lost` counts what of the input was not used, and why.
+    None where it does not say. `peers_compared`: ranks were held against each other. `lost` counts
+    what of the input was not used, and why.
     """
 
     verdicts: tuple[VerdictRow, ...] = ()
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     detectable: float | None = None
+    peers_compared: bool = False
 
 
 def join_conclusions(parts: Iterable[Conclusions]) -> Conclusions:
@@ -40,6 +42,7 @@ def join_conclusions(parts: Iterable[Conclusions]) -> Conclusions:
         notes=tuple(note for part in found for note in part.notes),
         lost=tuple(loss for part in found for loss in part.lost),
         detectable=min(detectable, default=None),
+        peers_compared=any(part.peers_compared for part in found),
     )
 
 

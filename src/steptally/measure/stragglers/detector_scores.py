@@ -92,6 +92,7 @@ def conclude_from_scores(rows: Sequence[ScoreRow]) -> Conclusions:
         notes=() if verdicts else (note,),
         lost=losses,
         detectable=1 / THRESHOLD,
+        peers_compared=True,
     )
 
 

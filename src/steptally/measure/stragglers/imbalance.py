@@ -63,20 +63,8 @@ def stage_causes(situation: Situation) -> Iterator[Cause]:
 
 
 def _against_others(own: OwnTimes) -> Floats:
-    """Each stage's own time (rows) in each step over the mean of the other stages'.
-
-    A stage's is the lower quartile of its ranks', which slow workers do not move.
-    """
-    stages = np.unique(own.stage)
-    times = np.array([_quartile(own.whole[own.stage == stage]) for stage in stages])
-    others = np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
-    return ratio(times, others)
-
-
-def _quartile(values: Floats) -> Floats:
-    """By column, the lower quartile: the least of up to four."""
-    known = np.where(np.isnan(values), np.inf, values)
-    return np.asarray(np.sort(known, axis=0)[(len(values) - 1) // 4])
+    """Each stage's own time (rows) in each step over the mean of the other stages'."""
+    return ratio(own.of_stages(own.whole), own.other_stages(own.whole))
 
 
 def sequence_causes(situation: Situation) -> Iterator[Cause]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import polars as pl
 
 from steptally.measure.stragglers.causes import Cause, Situation
+from steptally.measure.stragglers.ideal import mended
 from steptally.measure.stragglers.own_time import Floats, effect, medians_of_others, ratio
 from steptally.measure.stragglers.program import Program
 from steptally.measure.stragglers.replay import Booleans, Durations
@@ -44,6 +47,39 @@ def link_causes(situation: Situation) -> Iterator[Cause]:
                     ),
                 ),
             )
+
+
+def with_slow_transfers(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes, slow links of which one member is a slow worker taken to that worker.
+
+    What slows a rank down slows the data that it moves too; a slow link alone leaves its ranks'
+    own work as it is.
+    """
+    links = [cause for cause in causes if cause.verdict == "slow-link"]
+    taken = set[int]()
+    others = []
+    for cause in causes:
+        if cause.verdict == "slow-worker":
+            own = [link for link in links if set(cause.place.ranks) < set(link.place.ranks)]
+            taken.update(map(id, own))
+            cause = reduce(_with_transfers, own, cause)
+        others.append(cause)
+    return [cause for cause in others if id(cause) not in taken]
+
+
+def _with_transfers(worker: Cause, link: Cause) -> Cause:
+    """The worker's cause, the link's transfers mended with it."""
+
+    def mend(durations: Durations) -> Durations:
+        return mended(durations, Durations(work=link.fair.work, delay=durations.delay), link.rows)
+
+    return replace(
+        worker,
+        rows=worker.rows | link.rows,
+        fair=mend(worker.fair),
+        after=None if worker.after is None else mend(worker.after),
+        evidence=(*worker.evidence, f"{link.evidence[0]}: it is slow in moving data too"),
+    )
 
 
 def _by_group_and_step(alike: pl.DataFrame) -> Floats:

@@ -61,6 +61,23 @@ class OwnTimes:
                 found[members] = medians_of_others(of[members])
         return found
 
+    def of_stages(self, of: Floats) -> Floats:
+        """By stage (rows, in order) and step: the lower quartile of `of` over the stage's ranks.
+
+        Slow workers do not move it.
+        """
+        return np.array([_lower_quartile(of[self.stage == at]) for at in np.unique(self.stage)])
+
+    def other_stages(self, of: Floats) -> Floats:
+        """By stage (rows, in order) and step: the mean over the other stages of their quartiles.
+
+        Nan where there is one stage.
+        """
+        times = self.of_stages(of)
+        if len(times) < 2:
+            return np.full_like(times, np.nan)
+        return np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
+
     def excess(self, of: Floats) -> Floats:
         """By rank and step: `of` over its peers', as a part of the peers' whole own time."""
         whole = nanmedian(self.peers(self.whole))[:, None]
@@ -254,6 +271,12 @@ def medians_of_others(values: Floats) -> Floats:
     below = np.take_along_axis(ordered, np.minimum(low + (told & (place <= low)), last), axis=0)
     above = np.take_along_axis(ordered, np.minimum(high + (told & (place <= high)), last), axis=0)
     return np.where(others > 0, (below + above) / 2, np.nan)
+
+
+def _lower_quartile(values: Floats) -> Floats:
+    """By column, the lower quartile: the least of up to four."""
+    known = np.where(np.isnan(values), np.inf, values)
+    return np.asarray(np.sort(known, axis=0)[(len(values) - 1) // 4])
 
 
 def nanmedian(values: Floats) -> Floats:

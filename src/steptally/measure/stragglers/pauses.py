@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -83,19 +84,21 @@ def _pauses_here_and_there(
             cause.fair.delay[cause.rows],
         )
     kinds = {cause.verdict for cause in each}
+    kind = _kind(steps, in_a_row="pause")
     yield Cause(
-        verdict="pause" if len(kinds) > 1 else kinds.pop(),
+        verdict="data-loading" if kinds == {"data-loading"} else kind.verdict,
         place=place_of(ranks, situation.program.workers),
         rows=rows,
         fair=Durations(work=work, delay=delay),
         factor=max(cause.factor for cause in each),
         least=least,
-        least_of_step=LEAST_OF_STEP if _period(steps) else LEAST_OF_RARE,
+        least_of_step=kind.least_of_step,
         evidence=(
             (
                 f"{len(ranks)} ranks ({_shown(ranks)}) stand still now and then: "
-                f"steps {_shown(steps)}, {_when(_period(steps))}"
+                f"steps {_shown(steps)}, {kind.when}"
             ),
+            *kind.why,
         ),
     )
 
@@ -120,6 +123,8 @@ def _pauses(
     if not 0 < len(steps) <= SPORADIC * len(own.steps):
         return
     ranks = [own.ranks[index] for index in indices]
+    everybody = len(ranks) == len(own.ranks)
+    kind = _kind(steps, in_a_row="not-identifiable" if everybody else "slow-worker")
     chosen = situation.program.operations["step"].is_in(steps).to_numpy()
 
     def longer(of: Floats) -> float:
@@ -128,22 +133,22 @@ def _pauses(
         return float(np.nanmean(of[list(indices)][:, out] - usual[:, None])) / 1e6
 
     whole, first = longer(own.whole), longer(own.first_idle)
-    period = _period(steps)
     usual_ns = float(np.nanmean(nanmedian(own.whole[list(indices)])))
     yield Cause(
-        verdict="data-loading" if first > DOMINANT * whole else "pause",
+        verdict="data-loading" if kind.comes_again and first > DOMINANT * whole else kind.verdict,
         place=place_of(ranks, situation.program.workers),
         rows=situation.rows_of(ranks) & chosen,
         fair=_as_in_other_steps(situation, steps),
         factor=1 + whole * 1e6 / usual_ns,
         least=least,
-        least_of_step=LEAST_OF_STEP if period else LEAST_OF_RARE,
+        least_of_step=kind.least_of_step,
         evidence=(
             (
                 f"{len(steps)} of {len(own.steps)} steps ({_shown(steps)}) take {whole:,.1f} ms "
-                f"longer than the others, {_when(period)}"
+                f"longer than the others, {kind.when}"
             ),
             f"{first:,.1f} ms of it pass before the first computing of the step",
+            *kind.why,
         ),
     )
 
@@ -152,8 +157,41 @@ def _shown(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
 
 
-def _when(period: int | None) -> str:
-    return f"every {period} steps" if period else "at no fixed period"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What steps that stand out are called, when they come, and why they are called so."""
+
+    verdict: str
+    when: str
+    least_of_step: float = LEAST_OF_RARE
+    why: tuple[str, ...] = ()
+
+    @property
+    def comes_again(self) -> bool:
+        return self.verdict == "pause"
+
+
+def _kind(steps: Sequence[int], *, in_a_row: str) -> _Kind:
+    """By the steps that stand out: a period, here and there, in a row, or once.
+
+    `in_a_row` is the class of a run of them: one rank is slow for a while then, and does not pause;
+    all ranks at once have a cause outside of them.
+
+    >>> cases = [3, 6, 9], [4, 9], [4, 5, 6], [7]
+    >>> [_kind(steps, in_a_row="slow-worker").verdict for steps in cases]
+    ['pause', 'pause', 'slow-worker', 'not-identifiable']
+    """
+    period = _period(steps)
+    if period == 1:
+        shared = ("all ranks are slow together: the machine, its power or another job on it",)
+        why = shared if in_a_row == "not-identifiable" else ()
+        return _Kind(verdict=in_a_row, when="in a row", why=why)
+    if len(steps) == 1:
+        once = "what comes once may be anything: record more steps to see whether it comes again"
+        return _Kind(verdict="not-identifiable", when="and no other", why=(once,))
+    if period is None:
+        return _Kind(verdict="pause", when="at no fixed period")
+    return _Kind(verdict="pause", when=f"every {period} steps", least_of_step=LEAST_OF_STEP)
 
 
 def _period(steps: Sequence[int]) -> int | None:

@@ -1,8 +1,9 @@
-"""Every rank's own time against its peers', by operation and by step: the cells of a heat map."""
+"""Every rank's own time against its peers', and its stage's against the others': the cells of heat
+maps, by operation and by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -19,44 +20,63 @@ MOST_CELLS = 50_000
 def peer_rows(situation: Situation) -> list[PeerRow]:
     """The median over the steps for each operation, then each step for all own work."""
     own = situation.own
-    rows = [*_over_steps(situation, own, own.whole, ALL_OWN_WORK)]
-    for operation, times in _by_operation(situation):
-        rows += _over_steps(situation, own, times, operation)
-    if own.whole.size <= MOST_CELLS:
-        rows += _each_step(situation, own)
+    rows: list[PeerRow] = []
+    by_operation = list(_by_operation(situation))
+    for against, others_of in _OTHERS.items():
+        if against == "stages" and np.unique(own.stage).size < 2:
+            continue
+        rows += _over_steps(situation, against, own.whole, ALL_OWN_WORK)
+        for operation, times in by_operation:
+            rows += _over_steps(situation, against, times, operation)
+        if own.whole.size <= MOST_CELLS:
+            rows += _each_step(situation, against, others_of(own, own.whole))
     return rows
 
 
+def _other_stages(own: OwnTimes, of: Floats) -> Floats:
+    """By rank and step: the mean of the stages that it is not of."""
+    return own.other_stages(of)[np.unique(own.stage, return_inverse=True)[1]]
+
+
+# What a rank's time is held against: its peers', or that of the other stages.
+_OTHERS: Mapping[str, Callable[[OwnTimes, Floats], Floats]] = {
+    "peers": OwnTimes.peers,
+    "stages": _other_stages,
+}
+
+
 def _over_steps(
-    situation: Situation, own: OwnTimes, times: Floats, operation: str
+    situation: Situation, against: str, times: Floats, operation: str
 ) -> Iterator[PeerRow]:
-    peers = own.peers(times)
+    own = situation.own
+    peers = _OTHERS[against](own, times)
     own_ns, peers_ns = nanmedian(times), nanmedian(peers)
     ratios = ratio(own_ns, peers_ns)
     for index, rank in enumerate(own.ranks):
         if not np.isnan(own_ns[index]):
             cell = (own_ns[index], peers_ns[index], ratios[index])
-            yield _row(situation, rank, operation, None, cell)
+            yield _row(situation, against, rank, operation, None, cell)
 
 
-def _each_step(situation: Situation, own: OwnTimes) -> Iterator[PeerRow]:
-    peers = own.peers(own.whole)
+def _each_step(situation: Situation, against: str, peers: Floats) -> Iterator[PeerRow]:
+    own = situation.own
     ratios = ratio(own.whole, peers)
     for index, rank in enumerate(own.ranks):
         for column, step in enumerate(own.steps):
             if not np.isnan(own.whole[index, column]):
                 cell = tuple(values[index, column] for values in (own.whole, peers, ratios))
-                yield _row(situation, rank, ALL_OWN_WORK, step, cell)
+                yield _row(situation, against, rank, ALL_OWN_WORK, step, cell)
 
 
 def _row(
     situation: Situation,
+    against: str,
     rank: int,
     operation: str,
     step: int | None,
     cell: tuple[float, float, float],
 ) -> PeerRow:
-    own_ns, peers_ns, against = cell
+    own_ns, peers_ns, times = cell
     return PeerRow(
         rank=rank,
         coordinates=situation.program.workers[rank].coordinates,
@@ -64,7 +84,8 @@ def _row(
         step=step,
         own_ns=round(own_ns),
         peers_ns=None if np.isnan(peers_ns) else round(peers_ns),
-        ratio=None if np.isnan(against) else float(against),
+        ratio=None if np.isnan(times) else float(times),
+        against=against,
     )
 
 

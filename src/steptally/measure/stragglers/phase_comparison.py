@@ -110,7 +110,7 @@ def _gate(
     if cost < WARN_SHARE * matrix.step_ms:
         noise = "" if bound is None else f"; {bound:.2f} ms could be told from noise"
         note = f"no straggler: {facts}. {_impact(matrix, cost)[:-1]}{noise}."
-        return Conclusions(notes=(note,), detectable=detectable)
+        return Conclusions(notes=(note,), detectable=detectable, peers_compared=True)
     if bound is None:
         row = VerdictRow(
             verdict="not-identifiable",
@@ -130,7 +130,7 @@ def _gate(
             f"no straggler: {facts}. The difference of {cost:.2f} ms is within the noise "
             f"({bound:.2f} ms)."
         )
-        return Conclusions(notes=(note,), detectable=detectable)
+        return Conclusions(notes=(note,), detectable=detectable, peers_compared=True)
     return None
 
 

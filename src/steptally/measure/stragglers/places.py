@@ -31,7 +31,7 @@ _WHOLE_AXES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPosition:
     """A rank's coordinates on the parallel axes, its host and its device."""
 
     coordinates: Mapping[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def group_coordinates(trace: Trace, rank: int) -> dict[str, int]:
     return {axis: places.pop() for axis, places in told.items() if len(places) == 1}
 
 
-def manifest_places(directory: RunDirectory) -> dict[int, Place]:
+def manifest_places(directory: RunDirectory) -> dict[int, RankPosition]:
     """What a run directory's manifest says of each rank; nothing where it lists none.
 
     Raises `InputError` where the manifest cannot be read.
@@ -60,7 +60,7 @@ def manifest_places(directory: RunDirectory) -> dict[int, Place]:
     return {row["rank"]: _place(row) for row in rows}
 
 
-def places_beside(sources: Iterable[TraceSource]) -> dict[int, Place]:
+def places_beside(sources: Iterable[TraceSource]) -> dict[int, RankPosition]:
     """Those of the one run directory that the sources lie in; of none where they are of several."""
     above = {source.path.parent.parent for source in sources}
     directory = above.pop() if len(above) == 1 else Path()
@@ -69,7 +69,9 @@ def places_beside(sources: Iterable[TraceSource]) -> dict[int, Place]:
     return {}
 
 
-def placed(recordings: Sequence[RankRecording], places: Mapping[int, Place]) -> list[RankRecording]:
+def placed(
+    recordings: Sequence[RankRecording], places: Mapping[int, RankPosition]
+) -> list[RankRecording]:
     """The recordings with their places; what `places` says goes before what was told already."""
     return [
         replace(
@@ -79,10 +81,10 @@ def placed(recordings: Sequence[RankRecording], places: Mapping[int, Place]) -> 
             device=place.device or recording.device,
         )
         for recording in recordings
-        for place in (places.get(recording.rank, Place()),)
+        for place in (places.get(recording.rank, RankPosition()),)
     ]
 
 
-def _place(row: Mapping[str, Any]) -> Place:
+def _place(row: Mapping[str, Any]) -> RankPosition:
     coordinates = {axis: row[axis] for axis in PLACE_AXES if isinstance(row.get(axis), int)}
-    return Place(coordinates=coordinates, host=row.get("host"), device=row.get("device"))
+    return RankPosition(coordinates=coordinates, host=row.get("host"), device=row.get("device"))

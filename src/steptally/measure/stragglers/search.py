@@ -38,6 +38,10 @@ _ALONE = (
     "that it waits shows, for whom does not. Record every rank of the job, or one of each group at "
     "least"
 )
+_TIMES_OF_ALL = (
+    "No rank is held against another here: one that is slow throughout does not show. Record the "
+    "timers of all ranks (`--timing-log-option all --timing-log-level 2`), or traces of them."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,11 @@ def search_logs(paths: Sequence[Path], coordinates: Coordinates) -> Found:
     Raises `InputError` for a file that holds nothing to go by.
     """
     said = join_conclusions(conclude_from_file(path, coordinates or None) for path in paths)
-    return Found(judgement=None, verdicts=said.verdicts, notes=[*said.notes, *said.lost])
+    verdicts = said.verdicts
+    if not verdicts and not said.peers_compared:
+        verdicts = (not_identifiable(*said.notes, _TIMES_OF_ALL),)
+    notes = () if verdicts != said.verdicts else said.notes
+    return Found(judgement=None, verdicts=verdicts, notes=[*notes, *said.lost])
 
 
 def with_iteration_times(found: Found, run: RunDirectory) -> Found:
@@ -131,9 +139,9 @@ def with_iteration_times(found: Found, run: RunDirectory) -> Found:
     return replace(found, verdicts=(*found.verdicts, *more), notes=[*found.notes, *said.notes])
 
 
-def not_identifiable(why: str) -> VerdictRow:
+def not_identifiable(*why: str) -> VerdictRow:
     """The verdict where the recording cannot tell."""
-    return VerdictRow(verdict="not-identifiable", evidence=(why,))
+    return VerdictRow(verdict="not-identifiable", evidence=why)
 
 
 def _judged(program: Program) -> Found:

@@ -34,7 +34,7 @@ def stage_verdict(matrix: PhaseMatrix, stages: Sequence[int]) -> Conclusions:
         f"their ranks): {excess:.2f} ms, {percent(share)} of the step of {matrix.step_ms:.2f} ms"
     )
     if share < WARN_SHARE:
-        return Conclusions(notes=(f"no stage imbalance: {facts}.",))
+        return Conclusions(notes=(f"no stage imbalance: {facts}.",), peers_compared=True)
     row = VerdictRow(
         verdict="stage-imbalance",
         coordinates={"pp": worst},

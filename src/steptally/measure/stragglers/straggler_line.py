@@ -70,7 +70,7 @@ def conclude_from_straggler_lines(reports: Sequence[Report]) -> Conclusions:
     )
     if share < WARN_SHARE:
         note = f"no straggler by Megatron's detector: {facts}, {impact_word(share)}."
-        return Conclusions(notes=(note, *_loading_note(reports)))
+        return Conclusions(notes=(note, *_loading_note(reports)), peers_compared=True)
     if times < CAUSE_COVERAGE * len(timed):
         row = VerdictRow(
             verdict="not-identifiable",

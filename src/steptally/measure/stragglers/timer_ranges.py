@@ -44,7 +44,9 @@ def conclude_from_ranges(table: PhaseTable) -> Conclusions:
                 f"{step:.2f} ms or more."
             ),
         )
-    return Conclusions(verdicts=tuple(verdicts), notes=notes, lost=table.lost)
+    return Conclusions(
+        verdicts=tuple(verdicts), notes=notes, lost=table.lost, peers_compared=bool(notes)
+    )
 
 
 def _by_section(table: PhaseTable) -> dict[str, tuple[float | None, float]]:

@@ -60,6 +60,7 @@ def conclude_from_phases(table: PhaseTable, coordinates: Coordinates | None = No
         notes=tuple(note for part in found for note in part.notes),
         lost=table.lost,
         detectable=max(detectable, default=None),
+        peers_compared=any(part.peers_compared for part in found),
     )
 
 
@@ -116,7 +117,7 @@ def _data_share(matrix: PhaseMatrix, table: PhaseTable) -> Conclusions:
         f"the step ({matrix.step_ms:.2f} ms, {matrix.step_is})"
     )
     if share < WARN_SHARE:
-        return Conclusions(notes=(f"data loading is not it: {facts}.",))
+        return Conclusions(notes=(f"data loading does not hold all ranks up: {facts}.",))
     evidence = [f"{facts}: {impact_word(share)}.", *_growth(loading)]
     if "batch-generator" in matrix.data:
         evidence.append(
@@ -154,7 +155,8 @@ def _unknown_stages(matrix: PhaseMatrix, table: PhaseTable) -> Conclusions:
         f"{np.max(total):.2f} ms of a step of {matrix.step_ms:.2f} ms"
     )
     if spread < WARN_SHARE * matrix.step_ms:
-        return Conclusions(notes=(f"no straggler: {facts}, less than {percent(WARN_SHARE)}.",))
+        note = f"no straggler: {facts}, less than {percent(WARN_SHARE)}."
+        return Conclusions(notes=(note,), peers_compared=True)
     row = VerdictRow(
         verdict="not-identifiable",
         evidence=(

@@ -19,7 +19,7 @@ from steptally.measure.stragglers.excess import excess_delays
 from steptally.measure.stragglers.experts import expert_causes
 from steptally.measure.stragglers.ideal import ideal, mended, slowdown
 from steptally.measure.stragglers.imbalance import sequence_causes, stage_causes
-from steptally.measure.stragglers.links import link_causes
+from steptally.measure.stragglers.links import link_causes, with_slow_transfers
 from steptally.measure.stragglers.pauses import pause_causes
 from steptally.measure.stragglers.program import Integers, Program
 from steptally.measure.stragglers.replay import (
@@ -116,7 +116,12 @@ def _verdicts(situation: Situation) -> tuple[VerdictRow, ...]:
         found.append(_row(cause, gained_ns, step_ns - ideal_ns))
         after = cause.after or mended(now.durations, cause.fair, cause.rows)
         now = replace(now, durations=after, before=now.as_recorded)
-    return tuple(sorted(found, key=lambda row: -(row.recovered_ns or 0)))
+    return tuple(sorted(found, key=_most_telling))
+
+
+def _most_telling(row: VerdictRow) -> tuple[bool, int]:
+    """What is named before what is not, and what recovers most first."""
+    return row.verdict == "not-identifiable", -(row.recovered_ns or 0)
 
 
 def _surest(
@@ -147,7 +152,7 @@ def _causes(situation: Situation) -> list[Cause]:
         *pause_causes(situation),
         *link_causes(situation),
     ]
-    return sorted(every, key=lambda cause: -cause.certainty)
+    return sorted(with_slow_transfers(every), key=lambda cause: -cause.certainty)
 
 
 def _row(cause: Cause, gained_ns: Integers, lost_ns: Integers) -> VerdictRow:

@@ -29,22 +29,16 @@ from steptally.run.faults.fault import BACKWARD, FORWARD
 DELAY_OPERATOR = "steptally::injected_delay"
 # The optimizer, and what else a step does outside of forward and backward.
 OUTSIDE = "outside"
-# The operator itself takes some microseconds: a debt below this one waits for more.
-_SMALLEST_DEBT_NS = 30_000
-# How late a sleep may end.
-_LATEST_WAKE_NS = 150_000
+# A sleep ends some 0.06 ms late: a debt below this one waits for more.
+_SMALLEST_DEBT_NS = 100_000
 
 
 def hold(duration_ns: int) -> None:
-    """Hold this thread for so long, and leave the core to the other ranks of a small machine.
+    """Hold this thread for about so long, and leave the core to the other ranks of the machine.
 
-    A slow device takes nothing from its peers. The last part is spun, as a sleep ends late.
+    A slow device takes nothing from its peers.
     """
-    end = time.perf_counter_ns() + duration_ns
-    if duration_ns > _LATEST_WAKE_NS:
-        time.sleep((duration_ns - _LATEST_WAKE_NS) / 1e9)
-    while time.perf_counter_ns() < end:
-        pass
+    time.sleep(duration_ns / 1e9)
 
 
 def spin(duration_ns: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -67,6 +68,29 @@ class SideFinding:
     rank: int | None = None
     first: str | None = None
     last: str | None = None
+
+    def told(self) -> str:
+        """The sentence with what it is about, its file, and the times of the readings.
+
+        >>> hot = {"severity": "fault", "subject": "gpu", "sentence": "too hot", "source": "g.csv"}
+        >>> SideFinding(**hot, host="node1", gpu_index=3).told()
+        'GPU 3 on node1: too hot (g.csv)'
+        """
+        gpu = self.gpu_uuid or self.bus_id if self.gpu_index is None else self.gpu_index
+        names = [
+            name
+            for name, value in (
+                (f"rank {self.rank}", self.rank),
+                (f"GPU {gpu}", gpu if self.rank is None else None),
+                (str(self.device), self.device),
+            )
+            if value is not None
+        ]
+        about = " ".join([*names, f"on {self.host}"] if self.host else names)
+        times = [time for time in (self.first, self.last) if time]
+        when = f", {' to '.join(dict.fromkeys(times))}" if times else ""
+        head = f"{about}: " if about and self.subject != "experts" else ""
+        return f"{head}{self.sentence} ({Path(self.source).name}{when})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
