@@ -85,7 +85,14 @@ def test_a_side_file_is_evidence_or_a_note(tmp_path):
     counters = tmp_path / "nic.csv"
     counters.write_text("host,device,counter,value\nnode1,mlx5_0,link_downed,3\n")
     found = json.loads(run(slow_table(tmp_path), "--beside", counters, "--json").output)
-    assert any("link_downed" in warning for warning in found["warnings"])
+    told = "notable: mlx5_0 on node1: link_downed is 3 since boot or reset"
+    assert any(told in warning and "(nic.csv)" in warning for warning in found["warnings"])
+
+
+def test_a_side_file_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+    assert "--beside gpu.csv: there is no such file" in refusal(
+        tmp_path / "nothing", "--beside", "gpu.csv"
+    )
 
 
 def refusal(*arguments):
@@ -170,6 +177,31 @@ def test_the_iteration_times_of_a_log_name_a_pause(tmp_path):
     found = json.loads(run(log, "--json").output)
     assert [verdict["class"] for verdict in found["verdicts"]] == ["pause"]
     assert found["slowdown"] is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "iteration,rank,section,ms\n" + "".join(f"{n},0,forward,10\n" for n in range(9)),
+        "".join(
+            f" iteration {n:8}/ 9 | elapsed time per iteration (ms): 20{n}.5 | "
+            "global batch size:     8 |\n"
+            for n in range(1, 3)
+        ),
+        "".join(
+            f" iteration {n:8}/ 300 | elapsed time per iteration (ms): {200 + n % 3}.5 | "
+            "global batch size:     8 |\n"
+            for n in range(1, 201)
+        ),
+    ],
+    ids=["one rank", "two iterations", "iterations of all ranks together"],
+)
+def test_what_holds_no_rank_against_another_is_not_identifiable(tmp_path, text):
+    path = tmp_path / "record.txt"
+    path.write_text(text)
+    (verdict,) = json.loads(run(path, "--json").output)["verdicts"]
+    assert verdict["class"] == "not-identifiable"
+    assert "timers of all ranks" in verdict["evidence"][-1]
 
 
 @pytest.mark.skipif(not DLRM.exists(), reason="../shared is not here")

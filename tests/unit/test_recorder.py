@@ -14,7 +14,7 @@ import torch
 
 import steptally
 from steptally.errors import InputError
-from steptally.run import record
+from steptally.run import record, window
 from steptally.run.record import Recorder
 from steptally.run.schedule import choose_traced_steps
 from steptally.run.window import joined_traces
@@ -145,6 +145,21 @@ def test_a_trace_is_written_as_soon_as_its_window_ends(tmp_path):
     run_steps(recorder, 1)
     assert recorder.directory.traces().keys() == {0}
     assert [line["step"] for line in recorder.directory.read_steps()] == [1]
+
+
+def test_no_rank_stops_its_profiler_or_writes_before_all_are_through_the_step(
+    tmp_path, monkeypatch
+):
+    done = []
+    monkeypatch.setattr(window, "barrier", lambda: done.append("barrier"))
+    stop = torch.profiler.profile.stop
+    monkeypatch.setattr(
+        torch.profiler.profile, "stop", lambda self: (done.append("stop"), stop(self))
+    )
+    with Recorder(tmp_path, traced_steps=(2,)) as recorder:
+        run_steps(recorder, 2, lambda step: done.append("step"))
+    last = len(done) - done[::-1].index("step")
+    assert done[last : last + 2] == ["barrier", "stop"]
 
 
 def test_a_step_that_raises_leaves_nothing_patched_and_marks_the_run_as_failed(tmp_path):

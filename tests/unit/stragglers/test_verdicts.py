@@ -144,6 +144,77 @@ def test_pauses_of_ranks_by_turns_are_one_verdict():
     assert verdict.ranks == (0, 2, 7)
 
 
+def test_what_strikes_once_has_a_place_and_no_cause():
+    def stuck(step, dp, stage, batch):
+        return 30 if (step, dp, stage, batch) == (5, 2, 1, 2) else 1
+
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=12, forward=stuck))
+    assert (verdict.verdict, verdict.coordinates) == ("not-identifiable", {"dp": 2, "pp": 1})
+    assert verdict.share_recovered > 0.5
+    assert "once" in verdict.evidence[-1]
+
+
+def test_a_rank_that_is_slow_for_some_steps_in_a_row_does_not_pause():
+    def slow(step, dp, stage, batch):
+        return 3 if (dp, stage) == (2, 1) and 8 <= step < 11 else 1
+
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=16, forward=slow, backward=slow))
+    assert (verdict.verdict, verdict.coordinates) == ("slow-worker", {"dp": 2, "pp": 1})
+    assert "(8, 9, 10)" in verdict.evidence[0]
+    assert "in a row" in verdict.evidence[0]
+
+
+def test_all_ranks_that_are_slow_together_blame_none():
+    def slow(step, dp, stage, batch):
+        return 2 if 8 <= step < 11 else 1
+
+    (verdict,) = verdicts(Pipeline(dp=4, pp=2, steps=16, forward=slow, backward=slow))
+    assert (verdict.verdict, verdict.coordinates) == ("not-identifiable", {})
+    assert "another job" in verdict.evidence[-1]
+
+
+def test_a_slow_worker_that_moves_data_slowly_too_is_one_verdict():
+    slow = slower(2, dp=1, stage=2)
+    (verdict,) = verdicts(
+        Pipeline(
+            dp=4,
+            pp=4,
+            forward=slow,
+            backward=slow,
+            message_ns=8 * MILLISECOND,
+            link={(1, 2): 3.0},
+            noise=0.02,
+        )
+    )  # 3 times is within 2 to send times 2 to receive
+    assert (verdict.verdict, verdict.coordinates) == ("slow-worker", {"dp": 1, "pp": 2})
+    assert sum("slow in moving data too" in sentence for sentence in verdict.evidence) == 2
+
+
+def test_a_rank_that_is_hardly_slow_is_not_taken_together_with_one_that_is_by_far():
+    def slow(step, dp, stage, batch):
+        return {(1, 1): 2.0, (1, 0): 1.12}.get((dp, stage), 1.0)
+
+    found = verdicts(Pipeline(dp=4, pp=2, steps=16, forward=slow, backward=slow))
+    assert (found[0].verdict, found[0].coordinates) == ("slow-worker", {"dp": 1, "pp": 1})
+    assert found[0].factor == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_link_is_slow_itself_where_its_slow_worker_cannot_explain_it():
+    slow = slower(1.3, dp=1, stage=2)
+    found = verdicts(
+        Pipeline(
+            dp=4,
+            pp=4,
+            forward=slow,
+            backward=slow,
+            message_ns=8 * MILLISECOND,
+            link={(1, 2): 4.0},
+            noise=0.02,
+        )
+    )
+    assert {one.verdict for one in found} == {"slow-worker", "slow-link"}
+
+
 def test_a_slow_link_is_told_from_slow_ranks():
     found = verdicts(
         Pipeline(dp=4, pp=4, message_ns=8 * MILLISECOND, link={(1, 2): 3.0}, noise=0.02)

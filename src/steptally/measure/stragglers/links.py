@@ -52,19 +52,24 @@ def link_causes(situation: Situation) -> Iterator[Cause]:
 def with_slow_transfers(causes: Sequence[Cause]) -> list[Cause]:
     """The causes, slow links of which one member is a slow worker taken to that worker.
 
-    What slows a rank down slows the data that it moves too; a slow link alone leaves its ranks'
-    own work as it is.
+    What slows a rank down slows the data that it moves too: a rank that is slow by f takes f times
+    as long to send, and f times as long to receive. A link that is slower than f² is slow itself.
     """
     links = [cause for cause in causes if cause.verdict == "slow-link"]
     taken = set[int]()
     others = []
     for cause in causes:
         if cause.verdict == "slow-worker":
-            own = [link for link in links if set(cause.place.ranks) < set(link.place.ranks)]
+            own = [link for link in links if _explains(cause, link)]
             taken.update(map(id, own))
             cause = reduce(_with_transfers, own, cause)
         others.append(cause)
     return [cause for cause in others if id(cause) not in taken]
+
+
+def _explains(worker: Cause, link: Cause) -> bool:
+    """Whether that worker is of the link's ranks, and slow enough to make it as slow as it is."""
+    return set(worker.place.ranks) < set(link.place.ranks) and link.factor <= worker.factor**2
 
 
 def _with_transfers(worker: Cause, link: Cause) -> Cause:

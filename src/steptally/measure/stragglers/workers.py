@@ -25,6 +25,8 @@ from steptally.tally.ranges import number_ranges
 DOMINANT = 0.5
 # A pass alone is slower where the other's excess is below this part of its.
 ALONE = 0.25
+# Ranks are slow alike whose excess is at least this part of the slowest one's.
+ALIKE = 0.5
 # Of places that are slow alike, up to so many are looked at one more at a time.
 MOST_COUNTED = 8
 
@@ -39,7 +41,11 @@ def worker_causes(situation: Situation) -> Iterator[Cause]:
     effects = rank_effects(situation)
     for part, slow in effects.items():
         own, workers = situation.own, situation.program.workers
-        alone = together([own.ranks[i] for i in np.flatnonzero(slow.found)], workers)
+        alone = [
+            place
+            for alike in _of_like_excess(slow)
+            for place in together([own.ranks[index] for index in alike], workers)
+        ]
         each = [(place, None) for place in alone]
         for place, weakest in [*each, *_slowest_together(situation, slow, alone)]:
             kind = _kind_of_excess(situation, place, part)
@@ -49,6 +55,19 @@ def worker_causes(situation: Situation) -> Iterator[Cause]:
                 in_whole = whole.found[_indices(situation, place)].all() and part != "first_idle"
                 cause = _cause(situation, kind, whole if in_whole else slow, place)
                 yield replace(cause, weakest=weakest)
+
+
+def _of_like_excess(slow: Effect) -> Iterator[Integers]:
+    """The ranks (indices) that stand out, the slowest first, those of about one excess together.
+
+    A rank that is hardly slow is not of one place with one that is slow by far.
+    """
+    left = np.flatnonzero(slow.found)
+    while left.size:
+        excess = slow.factor[left] - 1
+        near = excess >= ALIKE * excess.max()
+        yield left[near]
+        left = left[~near]
 
 
 def _slowest_together(
