@@ -53,7 +53,8 @@ def with_slow_transfers(causes: Sequence[Cause]) -> list[Cause]:
     """The causes, slow links of which one member is a slow worker taken to that worker.
 
     What slows a rank down slows the data that it moves too: a rank that is slow by f takes f times
-    as long to send, and f times as long to receive. A link that is slower than f² is slow itself.
+    as long to send, and f times as long to receive. A link that is slower than f² is slow itself:
+    it is not mended with the worker.
     """
     links = [cause for cause in causes if cause.verdict == "slow-link"]
     taken = set[int]()
@@ -62,7 +63,9 @@ def with_slow_transfers(causes: Sequence[Cause]) -> list[Cause]:
         if cause.verdict == "slow-worker":
             own = [link for link in links if _explains(cause, link)]
             taken.update(map(id, own))
-            cause = reduce(_with_transfers, own, cause)
+            apart = [link for link in links if link.factor > cause.factor**2]
+            cause = reduce(_with_transfers, own, _without_transfers(cause, apart))
+            cause = replace(cause, evidence=(*cause.evidence, *_in_words(own)))
         others.append(cause)
     return [cause for cause in others if id(cause) not in taken]
 
@@ -70,6 +73,12 @@ def with_slow_transfers(causes: Sequence[Cause]) -> list[Cause]:
 def _explains(worker: Cause, link: Cause) -> bool:
     """Whether that worker is of the link's ranks, and slow enough to make it as slow as it is."""
     return set(worker.place.ranks) < set(link.place.ranks) and link.factor <= worker.factor**2
+
+
+def _without_transfers(worker: Cause, links: Sequence[Cause]) -> Cause:
+    """The worker's cause, all these links' transfers left as they are."""
+    slow = np.logical_or.reduce([np.zeros_like(worker.rows), *(link.rows for link in links)])
+    return replace(worker, rows=worker.rows & ~slow)
 
 
 def _with_transfers(worker: Cause, link: Cause) -> Cause:
@@ -83,8 +92,20 @@ def _with_transfers(worker: Cause, link: Cause) -> Cause:
         rows=worker.rows | link.rows,
         fair=mend(worker.fair),
         after=None if worker.after is None else mend(worker.after),
-        evidence=(*worker.evidence, f"{link.evidence[0]}: it is slow in moving data too"),
     )
+
+
+def _in_words(links: Sequence[Cause]) -> list[str]:
+    """That a worker's transfers are slow with it, in one sentence; none where none are."""
+    if not links:
+        return []
+    factors = [f"{factor:.2f}" for factor in sorted(link.factor for link in links)]
+    between = " to ".join(dict.fromkeys((factors[0], factors[-1])))
+    text = (
+        f"it moves data slowly too: transfers that it is part of take {between} times as long as "
+        "those of other groups, and are mended with it"
+    )
+    return [text]
 
 
 def _by_group_and_step(alike: pl.DataFrame) -> Floats:
