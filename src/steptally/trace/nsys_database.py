@@ -200,7 +200,8 @@ def open_database(path: Path) -> Iterator[Database]:
             yield Database(path=path, connection=connection, bulk=bulk, tables=tables)
     except sqlite3.OperationalError as error:
         raise InputError(f"{path} cannot be read: {error}. {_advice(str(error))}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # Python does not get at SQLite's own message where that quotes damaged bytes.
         raise InputError(
             f"{path} is damaged or no SQLite database ({error}): export it again with nsys export "
             "--type sqlite."
