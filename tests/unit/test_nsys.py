@@ -251,6 +251,30 @@ def test_a_damaged_page_costs_its_rows_and_no_others(tmp_path, monkeypatch):
     assert loss.events >= 20_000 - trace.events.height
 
 
+@pytest.mark.parametrize("odd", [None, "seven", 7.5])
+def test_a_value_of_another_type_costs_no_other_row(tmp_path, monkeypatch, odd):
+    # Types are told from a first batch of rows; what is no integer comes long after it.
+    monkeypatch.setattr(nsys_database, "_ARROW_ROWS", 4)
+    kernels = [{**KERNEL, "start": 10 * n, "end": 10 * n + 5} for n in range(40)]
+    kernels[30]["streamId"] = odd
+    trace = read_nsys(write_export(tmp_path / "report.sqlite", kernel=kernels), Part(GLOBAL_PID, 0))
+    assert trace.events.height == 40
+    assert trace.events["stream"].null_count() == 1
+    assert trace.losses == ()
+
+
+def test_a_schema_of_damaged_bytes_is_refused_in_one_sentence(tmp_path):
+    # SQLite quotes the name of the table in its message, which is no UTF-8 then.
+    path = write_export(tmp_path / "report.sqlite", kernel=[KERNEL])
+    data = path.read_bytes()
+    name = b"CUPTI_ACTIVITY_KIND_KERNEL"
+    damaged = name[:8] + b"\xe8" + name[9:]
+    path.write_bytes(data.replace(b"CREATE TABLE " + name, b"CREATE TABXX " + damaged))
+    assert path.read_bytes() != data
+    with pytest.raises(InputError, match="is damaged or no SQLite database"):
+        nsys_parts(path)
+
+
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.95])
 def test_a_cut_database_is_refused_or_read_as_far_as_it_goes(tmp_path, share):
     kernels = [{**KERNEL, "start": 10 * n, "end": 10 * n + 5} for n in range(5_000)]

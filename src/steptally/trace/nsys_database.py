@@ -1,24 +1,24 @@
 """Reads columns of an Nsight Systems SQLite export, fast, whatever its schema version holds.
 
-The versions differ in tables and columns, so both are probed and what is missing is absent. SQLite
-hands whole columns over as one text each (`group_concat`), which numpy parses: three times as fast
-as rows of Python objects.
+The versions differ in tables and columns, so both are probed and what is missing is absent. Whole
+columns come over as Arrow (ADBC's driver): four times as fast as rows of Python objects.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import adbc_driver_sqlite.dbapi as adbc
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from adbc_driver_sqlite import StatementOptions
 
 from steptally.errors import InputError
 from steptally.trace.schema import Loss
@@ -31,6 +31,7 @@ NO_TIME = -(2**62)
 _NONE = np.empty(0, dtype=np.int64)
 _CHUNK_ROWS = 1 << 18
 _SMALLEST_CHUNK_ROWS = 1 << 8
+_ARROW_ROWS = 1 << 16
 _MOST_IN_TABLE = 1 << 24
 _MOST_IN_LIST = 10_000
 _WAIT_S = 2.0
@@ -43,6 +44,7 @@ class Database:
 
     path: Path
     connection: sqlite3.Connection
+    bulk: adbc.Connection
     tables: Mapping[str, frozenset[str]]
     losses: list[Loss] = field(default_factory=list)
 
@@ -67,7 +69,7 @@ class Database:
         parts = []
         if {"start", "end"} <= known:
             strict = [_strict(text, absent.get(name, ABSENT)) for name, text in wanted.items()]
-            reader = _ColumnReader(self.connection, table, where, list(wanted.values()), strict)
+            reader = _ColumnReader(self.bulk, table, where, list(wanted.values()), strict)
             parts = list(self._chunks(table, reader.read))
         found = {
             name: np.concatenate([_NONE, *(part[place] for part in parts)])
@@ -152,7 +154,7 @@ class _ColumnReader:
     integers, at half as much cost again.
     """
 
-    connection: sqlite3.Connection
+    connection: adbc.Connection
     table: str
     where: str
     fast: Sequence[str]
@@ -168,28 +170,38 @@ class _ColumnReader:
 
     def _columns(self, expressions: Sequence[str], limits: str) -> list[Int64s] | None:
         """The columns as arrays; None where one of them holds anything but integers."""
-        texts = ", ".join(f"group_concat({text})" for text in expressions)
-        rows, *found = self.connection.execute(f"SELECT count(*), {texts} {limits}").fetchone()
-        columns = [_parsed(text) for text in found]
-        whole = all(column is not None and column.size == rows for column in columns)
-        return [column for column in columns if column is not None] if whole else None
+        named = ", ".join(f"{text} AS c{place}" for place, text in enumerate(expressions))
+        with self.connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: _ARROW_ROWS})
+            try:
+                frame = pl.DataFrame(cursor.execute(f"SELECT {named} {limits}").fetch_arrow())
+            except (adbc.Error, pl.exceptions.PolarsError) as error:
+                if expressions is not self.strict:
+                    return None  # another type than in the first rows, or damage
+                raise sqlite3.DatabaseError(str(error)) from error
+        if frame.is_empty():
+            return [_NONE for _ in expressions]
+        whole = all(column.dtype == pl.Int64 and not column.null_count() for column in frame)
+        return [column.to_numpy() for column in frame] if whole else None
 
 
 @contextmanager
 def open_database(path: Path) -> Iterator[Database]:
     """The export in `path`, read-only. Raises `InputError`: one sentence for each fault."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S
-        )
+        connection = sqlite3.connect(uri, uri=True, timeout=_WAIT_S)
         connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
     except (sqlite3.Error, ValueError) as error:
         raise InputError(f"{path} cannot be opened: {error}. Check the path.") from error
     try:
-        yield Database(path=path, connection=connection, tables=_tables(connection))
+        tables = _tables(connection)
+        with adbc.connect(uri, autocommit=True) as bulk:
+            yield Database(path=path, connection=connection, bulk=bulk, tables=tables)
     except sqlite3.OperationalError as error:
         raise InputError(f"{path} cannot be read: {error}. {_advice(str(error))}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # Python does not get at SQLite's own message where that quotes damaged bytes.
         raise InputError(
             f"{path} is damaged or no SQLite database ({error}): export it again with nsys export "
             "--type sqlite."
@@ -233,15 +245,3 @@ def _advice(error: str) -> str:
 
 def _strict(expression: str, absent: int) -> str:
     return f"CASE typeof({expression}) WHEN 'integer' THEN {expression} ELSE {absent} END"
-
-
-def _parsed(text: str | None) -> Int64s | None:
-    """A comma-separated column; None where it holds anything but integers."""
-    if not text:
-        return _NONE
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            return np.fromstring(text, dtype=np.int64, sep=",")
-        except (ValueError, DeprecationWarning):  # numpy's words for text that is no number
-            return None
