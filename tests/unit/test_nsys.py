@@ -267,9 +267,9 @@ def test_a_schema_of_damaged_bytes_is_refused_in_one_sentence(tmp_path):
     # SQLite quotes the name of the table in its message, which is no UTF-8 then.
     path = write_export(tmp_path / "report.sqlite", kernel=[KERNEL])
     data = path.read_bytes()
-    damaged = data.replace(b"tableCUPTI_A", b"tableCUPTI\xe8A").replace(b"CREATE TA", b"CREATE XX")
+    damaged = data.replace(b"tableCUPTI_A", b"tableCUPTI\xe8A")
+    damaged = damaged.replace(b"CREATE TABLE CUPTI_A", b"CREATE XXBLE CUPTI_A")
     path.write_bytes(damaged)
-    assert damaged.count(b"\xe8A") > 0
     with pytest.raises(InputError, match="is damaged or no SQLite database"):
         nsys_parts(path)
 
