@@ -14,7 +14,7 @@ from steptally.report.heat_map import AS_PEERS, HeatCell, HeatMap, level, slowes
 from steptally.report.quantity import printable
 from steptally.report.table import NOTHING
 from steptally.report.verdict_cards import ordered, place_in_words
-from steptally.tally import PeerRow, Tally
+from steptally.tally import PeerRow, Tally, VerdictRow
 
 # What a map's cells are over, by `PeerRow.against`: in its title, and in a cell's words.
 OTHERS = {"peers": ("peers'", "its peers'"), "stages": ("the other stages'", "the other stages'")}
@@ -33,16 +33,13 @@ def peer_maps(tally: Tally, *, most_rows: int) -> list[HeatMap]:
     against: dict[str, list[PeerRow]] = defaultdict(list)
     for row in rows:
         against[row.against].append(row)
-    blamed = any(getattr(row, "verdict", "") == "stage-imbalance" for row in _verdicts(tally))
+    verdicts = [row for row in tally.accounts.get("verdicts", ()) if isinstance(row, VerdictRow)]
+    blamed = any(row.verdict == "stage-imbalance" for row in verdicts)
     if all(row.ratio is None for row in against["peers"]) and against["stages"]:
         del against["peers"]
     elif not blamed:
         against.pop("stages", None)
     return [heat for kind in against.values() if kind for heat in _maps(kind, most_rows)]
-
-
-def _verdicts(tally: Tally) -> Sequence[object]:
-    return tally.accounts.get("verdicts", ())
 
 
 def _maps(rows: Sequence[PeerRow], most_rows: int) -> list[HeatMap]:
