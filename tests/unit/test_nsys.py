@@ -263,6 +263,19 @@ def test_a_value_of_another_type_costs_no_other_row(tmp_path, monkeypatch, odd):
     assert trace.losses == ()
 
 
+def test_a_row_number_far_from_all_others_costs_no_time(tmp_path):
+    path = write_export(tmp_path / "report.sqlite", kernel=[KERNEL, KERNEL, KERNEL])
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = {2**50} WHERE rowid = 3")
+    assert read_nsys(path, Part(GLOBAL_PID, 0)).events.height == 3
+
+
+def test_a_device_that_cannot_be_one_is_none(tmp_path):
+    damaged = {**KERNEL, "deviceId": 2**63 - 1}
+    path = write_export(tmp_path / "report.sqlite", kernel=[KERNEL, damaged])
+    assert [part.device for part in nsys_parts(path)] == [0]
+
+
 def test_a_schema_of_damaged_bytes_is_refused_in_one_sentence(tmp_path):
     # SQLite quotes the name of the table in its message, which is no UTF-8 then.
     path = write_export(tmp_path / "report.sqlite", kernel=[KERNEL])

@@ -43,6 +43,7 @@ from steptally.trace.steps import assign_steps
 
 _TABLE = "CUPTI_ACTIVITY_KIND_"
 _DEVICE_TABLES = tuple(_TABLE + name for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+_LAST_DEVICE = 2**31 - 1  # a larger number is damage
 _PLACE = {"stream": "streamId", "correlation": "correlationId"}
 # A grid's sizes fit 31, 16 and 16 bits, a block's 11, 11 and 7: each is one number.
 _SHAPE = {
@@ -93,7 +94,7 @@ def nsys_parts(path: Path) -> list[Part]:
             found |= {
                 Part(pid if isinstance(pid, int) else None, device)
                 for pid, device in database.distinct(table, f"{process}, deviceId")
-                if isinstance(device, int)
+                if isinstance(device, int) and abs(device) <= _LAST_DEVICE
             }
         damage = database.losses
     if not found:

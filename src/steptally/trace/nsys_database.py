@@ -124,21 +124,34 @@ class Database:
         first, last = (self._end(table, end) for end in ("min", "max"))
         if first is None or last is None:
             return
-        starts = range(first, last + 1, _CHUNK_ROWS)
-        ranges = [(low, min(low + _CHUNK_ROWS, last + 1)) for low in reversed(starts)]
         lost = 0
-        while ranges:
-            low, high = ranges.pop()
-            try:
-                yield read(f"rowid >= {low} AND rowid < {high}")
-            except sqlite3.DatabaseError:
-                middle = (low + high) // 2
-                if high - low > _SMALLEST_CHUNK_ROWS:
-                    ranges += [(middle, high), (low, middle)]
-                else:
-                    lost += high - low
+        for start in self._starts(table, first, last):
+            ranges = [(start, min(start + _CHUNK_ROWS, last + 1))]
+            while ranges:
+                low, high = ranges.pop()
+                try:
+                    yield read(f"rowid >= {low} AND rowid < {high}")
+                except sqlite3.DatabaseError:
+                    middle = (low + high) // 2
+                    if high - low > _SMALLEST_CHUNK_ROWS:
+                        ranges += [(middle, high), (low, middle)]
+                    else:
+                        lost += high - low
         if lost:
             self.losses.append(Loss(reason=f"damaged pages of {table}", events=lost))
+
+    def _starts(self, table: str, first: int, last: int) -> Iterator[int]:
+        """Where ranges of row numbers begin; a gap, as before one damaged number, is left out."""
+        start = first
+        while start <= last:
+            yield start
+            start += _CHUNK_ROWS
+            query = f"SELECT min(rowid) FROM {table} WHERE rowid >= {start}"
+            try:
+                (following,) = self.connection.execute(query).fetchone()
+            except sqlite3.DatabaseError:
+                continue  # the range itself tells what of it is damaged
+            start = last + 1 if following is None else max(start, following)
 
     def _end(self, table: str, end: str) -> int | None:
         """The first or last row number: asked alone, SQLite reads only that page."""

@@ -164,6 +164,20 @@ def test_a_rank_that_is_slow_for_some_steps_in_a_row_does_not_pause():
     assert "in a row" in verdict.evidence[0]
 
 
+@pytest.mark.parametrize("later", [0, 5], ids=["together", "by turns"])
+def test_ranks_that_are_slow_for_some_steps_in_a_row_do_not_pause(later):
+    begins = {(0, 0): 4, (2, 1): 4 + later}
+
+    def slow(step, dp, stage, batch):
+        first = begins.get((dp, stage))
+        return 3 if first is not None and first <= step < first + 3 else 1
+
+    (verdict,) = verdicts(Pipeline(dp=3, pp=2, steps=16, forward=slow, backward=slow))
+    assert (verdict.verdict, verdict.ranks) == ("slow-worker", (0, 5))
+    assert "in a row" in verdict.evidence[0]
+    assert "now and then" not in verdict.evidence[0]
+
+
 def test_all_ranks_that_are_slow_together_blame_none():
     def slow(step, dp, stage, batch):
         return 2 if 8 <= step < 11 else 1

@@ -71,12 +71,11 @@ class OwnTimes:
     def other_stages(self, of: Floats) -> Floats:
         """By stage (rows, in order) and step: the mean over the other stages of their quartiles.
 
-        Nan where there is one stage.
+        Of those that have any: nan where no other stage has.
         """
         times = self.of_stages(of)
-        if len(times) < 2:
-            return np.full_like(times, np.nan)
-        return np.array([np.mean(np.delete(times, i, axis=0), axis=0) for i in range(len(times))])
+        others = [np.delete(times, at, axis=0).T for at in range(len(times))]
+        return np.array([_nanmean(each) for each in others])
 
     def excess(self, of: Floats) -> Floats:
         """By rank and step: `of` over its peers', as a part of the peers' whole own time."""
@@ -274,9 +273,17 @@ def medians_of_others(values: Floats) -> Floats:
 
 
 def _lower_quartile(values: Floats) -> Floats:
-    """By column, the lower quartile: the least of up to four."""
-    known = np.where(np.isnan(values), np.inf, values)
-    return np.asarray(np.sort(known, axis=0)[(len(values) - 1) // 4])
+    """By column, the lower quartile without nans: the least of up to four; nan if there is none."""
+    known = np.sum(~np.isnan(values), axis=0)
+    place = np.maximum(known - 1, 0) // 4
+    return np.asarray(np.take_along_axis(np.sort(values, axis=0), place[None], axis=0)[0])
+
+
+def _nanmean(values: Floats) -> Floats:
+    """The mean of each row without its nans; nan for a row of nothing else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmean(values, axis=1))
 
 
 def nanmedian(values: Floats) -> Floats:

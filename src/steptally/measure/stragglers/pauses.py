@@ -70,7 +70,10 @@ def _periodic(situation: Situation, logs: Floats) -> Iterator[Cause]:
 def _pauses_here_and_there(
     situation: Situation, indices: Integers, out: Booleans, least: float
 ) -> Iterator[Cause]:
-    """The pauses of several ranks as one: garbage collection strikes now here, now there."""
+    """The pauses of several ranks as one: garbage collection strikes now here, now there.
+
+    Ranks each of which is slow in a row are slow for a while, as one alone is.
+    """
     each = [
         cause for index in indices for cause in _pauses(situation, [int(index)], out[index], least)
     ]
@@ -85,8 +88,11 @@ def _pauses_here_and_there(
         )
     kinds = {cause.verdict for cause in each}
     kind = _kind(steps, in_a_row="pause")
+    in_a_row = kinds == {"slow-worker"}
+    what = "are each slow for some steps in a row" if in_a_row else "stand still now and then"
+    when = "" if in_a_row else f", {kind.when}"
     yield Cause(
-        verdict="data-loading" if kinds == {"data-loading"} else kind.verdict,
+        verdict=kinds.pop() if in_a_row or kinds == {"data-loading"} else kind.verdict,
         place=place_of(ranks, situation.program.workers),
         rows=rows,
         fair=Durations(work=work, delay=delay),
@@ -94,10 +100,7 @@ def _pauses_here_and_there(
         least=least,
         least_of_step=kind.least_of_step,
         evidence=(
-            (
-                f"{len(ranks)} ranks ({_shown(ranks)}) stand still now and then: "
-                f"steps {_shown(steps)}, {kind.when}"
-            ),
+            f"{len(ranks)} ranks ({_shown(ranks)}) {what}: steps {_shown(steps)}{when}",
             *kind.why,
         ),
     )
