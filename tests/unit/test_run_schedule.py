@@ -24,7 +24,21 @@ def test_one_step_that_is_neither_is_enough(steps, warmup_steps, traced_steps):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "7-5", "5-", "1-9999999", "²", "1.5", ",", "none,2", "9" * 5000]
+    "text",
+    [
+        "",
+        "7-5",
+        "5-",
+        "1-9999999",
+        "1-6000,6001-12000",
+        "0",
+        "0-3",
+        "²",
+        "1.5",
+        ",",
+        "none,2",
+        "9" * 5000,
+    ],
 )
 def test_traced_steps_that_are_no_numbers_are_refused(text):
     with pytest.raises(InputError, match="--traced-steps got"):

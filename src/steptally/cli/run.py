@@ -135,11 +135,11 @@ def read_traced_steps(text: str | None) -> tuple[int, ...] | None:
         return ()
     named = [_STEPS.fullmatch(word) for word in text.replace(",", " ").split()]
     ranges = [(int(one[1]), int(one[2] or one[1])) for one in named if one]
-    if not named or None in named or any(last < first for first, last in ranges):
+    if not named or None in named or any(not 0 < first <= last for first, last in ranges):
         raise InputError(
             f"--traced-steps got {text!r}: name steps counted from 1, as 6,7 or 6-9; or none."
         )
-    if any(last - first >= MOST_TRACED_STEPS for first, last in ranges):
+    if sum(1 + last - first for first, last in ranges) > MOST_TRACED_STEPS:
         raise InputError(
             f"--traced-steps got {text!r}: more than {MOST_TRACED_STEPS:,} steps are not traced "
             "in one run; name fewer."

@@ -19,7 +19,7 @@ from steptally.trace.run_directory import RunDirectory
 def check_side_files(files: Sequence[str]) -> None:
     """Raises `InputError` for one that is not there, before anything long begins."""
     for file in files:
-        if not Path(file).is_file():
+        if not Path(file).exists():
             raise InputError(f"--beside {file}: there is no such file.")
 
 

@@ -31,6 +31,7 @@ NO_TIME = -(2**62)
 _NONE = np.empty(0, dtype=np.int64)
 _CHUNK_ROWS = 1 << 18
 _SMALLEST_CHUNK_ROWS = 1 << 8
+_MOST_ROWS = 1 << 28
 _ARROW_ROWS = 1 << 16
 _MOST_IN_TABLE = 1 << 24
 _MOST_IN_LIST = 10_000
@@ -150,6 +151,9 @@ class Database:
             try:
                 (following,) = self.connection.execute(query).fetchone()
             except sqlite3.DatabaseError:
+                if last - start > _MOST_ROWS:  # a damaged last number: there is no way past this
+                    self.losses.append(Loss(reason=f"rows of {table} behind a damaged page"))
+                    return
                 continue  # the range itself tells what of it is damaged
             start = last + 1 if following is None else max(start, following)
 
