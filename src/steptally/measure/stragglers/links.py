@@ -61,10 +61,12 @@ def with_slow_transfers(causes: Sequence[Cause]) -> list[Cause]:
     others = []
     for cause in causes:
         if cause.verdict == "slow-worker":
-            own = [link for link in links if _explains(cause, link)]
+            ranks = set(cause.place.ranks)
+            shared = [link for link in links if not ranks.isdisjoint(link.place.ranks)]
+            own = [link for link in shared if _explains(cause, link)]
             taken.update(map(id, own))
-            apart = [link for link in links if link.factor > cause.factor**2]
-            cause = reduce(_with_transfers, own, _without_transfers(cause, apart))
+            apart = [link for link in shared if link.factor > cause.factor**2]
+            cause = reduce(_with_transfers, own, reduce(_without_transfers, apart, cause))
             cause = replace(cause, evidence=(*cause.evidence, *_in_words(own)))
         others.append(cause)
     return [cause for cause in others if id(cause) not in taken]
@@ -75,10 +77,9 @@ def _explains(worker: Cause, link: Cause) -> bool:
     return set(worker.place.ranks) < set(link.place.ranks) and link.factor <= worker.factor**2
 
 
-def _without_transfers(worker: Cause, links: Sequence[Cause]) -> Cause:
-    """The worker's cause, all these links' transfers left as they are."""
-    slow = np.logical_or.reduce([np.zeros_like(worker.rows), *(link.rows for link in links)])
-    return replace(worker, rows=worker.rows & ~slow)
+def _without_transfers(worker: Cause, link: Cause) -> Cause:
+    """The worker's cause, the link's transfers left as they are."""
+    return replace(worker, rows=worker.rows & ~link.rows)
 
 
 def _with_transfers(worker: Cause, link: Cause) -> Cause:
