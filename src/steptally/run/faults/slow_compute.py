@@ -29,7 +29,7 @@ from steptally.run.faults.fault import BACKWARD, FORWARD
 DELAY_OPERATOR = "steptally::injected_delay"
 # The optimizer, and what else a step does outside of forward and backward.
 OUTSIDE = "outside"
-# A sleep ends some 0.06 ms late: a debt below this one waits for more.
+# A sleep ends late (by Linux's timer slack of 0.05 ms, at least): a debt below this waits for more.
 _SMALLEST_DEBT_NS = 100_000
 
 
