@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from steptally.trace.run_directory import RunDirectory
 
 DEFAULT_STEPS, DEFAULT_WARMUP_STEPS = 20, 3
-MOST_TRACED_STEPS = 10_000
+MOST_TRACED_STEPS = 10_000  # more is a slip of a key: a trace grows with every step
 _STEPS = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 

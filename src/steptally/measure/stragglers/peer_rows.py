@@ -22,37 +22,28 @@ def peer_rows(situation: Situation) -> list[PeerRow]:
     own = situation.own
     rows: list[PeerRow] = []
     by_operation = list(_by_operation(situation))
-    for against, others_of in _OTHERS.items():
-        if against == "stages" and np.unique(own.stage).size < 2:
-            continue
-        rows += _over_steps(situation, against, own.whole, ALL_OWN_WORK)
-        for operation, times in by_operation:
-            rows += _over_steps(situation, against, times, operation)
+    for against, others_of in _others(own).items():
+        for operation, times in [(ALL_OWN_WORK, own.whole), *by_operation]:
+            rows += _over_steps(situation, against, operation, times, others_of(times))
         if own.whole.size <= MOST_CELLS:
-            rows += _each_step(situation, against, others_of(own, own.whole))
+            rows += _each_step(situation, against, others_of(own.whole))
     return rows
 
 
-def _other_stages(own: OwnTimes, of: Floats) -> Floats:
-    """By rank and step: the mean of the stages that it is not of."""
-    return own.other_stages(of)[np.unique(own.stage, return_inverse=True)[1]]
-
-
-# What a rank's time is held against: its peers', or that of the other stages.
-_OTHERS: Mapping[str, Callable[[OwnTimes, Floats], Floats]] = {
-    "peers": OwnTimes.peers,
-    "stages": _other_stages,
-}
+def _others(own: OwnTimes) -> Mapping[str, Callable[[Floats], Floats]]:
+    """What a rank is held against: its peers' times, and the other stages' where there are any."""
+    stages, stage = np.unique(own.stage, return_inverse=True)
+    if stages.size < 2:
+        return {"peers": own.peers}
+    return {"peers": own.peers, "stages": lambda of: own.other_stages(of)[stage]}
 
 
 def _over_steps(
-    situation: Situation, against: str, times: Floats, operation: str
+    situation: Situation, against: str, operation: str, times: Floats, peers: Floats
 ) -> Iterator[PeerRow]:
-    own = situation.own
-    peers = _OTHERS[against](own, times)
     own_ns, peers_ns = nanmedian(times), nanmedian(peers)
     ratios = ratio(own_ns, peers_ns)
-    for index, rank in enumerate(own.ranks):
+    for index, rank in enumerate(situation.own.ranks):
         if not np.isnan(own_ns[index]):
             cell = (own_ns[index], peers_ns[index], ratios[index])
             yield _row(situation, against, rank, operation, None, cell)

@@ -77,16 +77,16 @@ class SideFinding:
         'GPU 3 on node1: too hot (g.csv)'
         """
         gpu = self.gpu_uuid or self.bus_id if self.gpu_index is None else self.gpu_index
-        names = [
-            name
-            for name, value in (
-                (f"rank {self.rank}", self.rank),
-                (f"GPU {gpu}", gpu if self.rank is None else None),
-                (str(self.device), self.device),
-            )
-            if value is not None
-        ]
-        about = " ".join([*names, f"on {self.host}"] if self.host else names)
+        names = []
+        if self.rank is not None:
+            names.append(f"rank {self.rank}")
+        elif gpu is not None:
+            names.append(f"GPU {gpu}")
+        if self.device:
+            names.append(self.device)
+        if self.host:
+            names.append(f"on {self.host}")
+        about = " ".join(names)
         times = [time for time in (self.first, self.last) if time]
         when = f", {' to '.join(dict.fromkeys(times))}" if times else ""
         head = f"{about}: " if about and self.subject != "experts" else ""
